@@ -1,0 +1,78 @@
+"""Settings of a process; what belongs to a collection is its recipe, in the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import platformdirs
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _default_home() -> Path:
+    return Path(platformdirs.user_data_path("ragpg"))
+
+
+class Settings(BaseSettings):
+    """Read once from the environment (prefix `RAGPG_`), then passed on; frozen.
+
+    Vendor keys are read under the vendors' own names: VOYAGE_API_KEY, ANTHROPIC_API_KEY and
+    CO_API_KEY.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="RAGPG_", extra="forbid", frozen=True, populate_by_name=True
+    )
+
+    database_url: SecretStr | None = Field(
+        None, description="The service's database, as a role of ragpg_app; unset: the embedded one."
+    )
+    owner_database_url: SecretStr | None = Field(
+        None, description="The same database as a role that may migrate; default: database_url."
+    )
+    home: Path = Field(
+        default_factory=_default_home, description="Where the embedded Postgres keeps its files."
+    )
+    pool_max_size: int = Field(10, ge=1, description="Connections held at most.")
+    statement_timeout_ms: int = Field(60_000, ge=0, description="Per statement; 0 means none.")
+    prepared_statements: bool = Field(
+        True, description="Turn off behind a transaction pooler that does not know them."
+    )
+    log_searches: bool = Field(True, description="Write each search and its candidates to the log.")
+
+    voyage_api_key: SecretStr | None = Field(
+        None, validation_alias=AliasChoices("voyage_api_key", "VOYAGE_API_KEY")
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        None, validation_alias=AliasChoices("anthropic_api_key", "ANTHROPIC_API_KEY")
+    )
+    cohere_api_key: SecretStr | None = Field(
+        None, validation_alias=AliasChoices("cohere_api_key", "CO_API_KEY")
+    )
+    voyage_base_url: str | None = Field(None, description="Default: the vendor's own host.")
+    anthropic_base_url: str | None = Field(None, description="Default: the vendor's own host.")
+    cohere_base_url: str | None = Field(None, description="Default: the vendor's own host.")
+
+    embedding_model: str = Field("voyage-4", description="Of new collections, with a Voyage key.")
+    embedding_dimensions: int = Field(1024, description="Of new collections, with a Voyage key.")
+    context_model: str = Field("claude-haiku-5-5", description="Of new collections, with a key.")
+    rerank_provider: str | None = Field(
+        None, description="cohere, voyage, blend or none; default: by the keys that are set."
+    )
+    cohere_rerank_model: str = "rerank-v4.0-fast"
+    voyage_rerank_model: str = "rerank-2.5"
+    generate_provider: str | None = Field(
+        None, description="claude or extractive; default: by the keys that are set."
+    )
+    generate_model: str = "claude-sonnet-5-5"
+
+    provider_timeout_s: float = Field(60.0, gt=0, description="One attempt of one vendor call.")
+    provider_deadline_s: float = Field(300.0, gt=0, description="All attempts of one vendor call.")
+    rerank_timeout_s: float = Field(5.0, gt=0, description="Then the fused order is used, visibly.")
+    provider_concurrency: int = Field(8, ge=1, description="Vendor calls in flight per stage.")
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Settings as the environment says; raises pydantic's ValidationError naming the variable."""
+        return cls()
