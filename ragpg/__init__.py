@@ -1,0 +1,109 @@
+"""Contextual Retrieval as a production system on one Postgres.
+
+    document -> chunks -> contexts -> embeddings and BM25 -> fused hits -> reranked -> cited answer
+
+The seven stages are ingest, contextualize, index, retrieve, rerank, generate, evaluate; see the
+modules of those names, and `AsyncClient`, where they meet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragpg import errors
+    from ragpg.client import AsyncClient, AsyncCollection
+    from ragpg.filters import Filter, field, key, modified, source, tags
+    from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
+    from ragpg.retrieve import Weights
+    from ragpg.settings import Settings
+    from ragpg.sync import Client, Collection
+    from ragpg.types import (
+        Answer,
+        AnswerBlock,
+        AnswerDelta,
+        Chunk,
+        Citation,
+        Document,
+        DocumentFailure,
+        Hit,
+        Hits,
+        IngestReport,
+        Qrel,
+        Recipe,
+        Usage,
+    )
+
+# Loaded when first asked for, so that `import ragpg` and `ragpg --help` load no driver, no model
+# and no vendor's SDK.
+_HOME = {
+    "client": ("AsyncClient", "AsyncCollection"),
+    "filters": ("Filter", "field", "key", "modified", "source", "tags"),
+    "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
+    "retrieve": ("Weights",),
+    "settings": ("Settings",),
+    "sync": ("Client", "Collection"),
+    "types": (
+        "Answer",
+        "AnswerBlock",
+        "AnswerDelta",
+        "Chunk",
+        "Citation",
+        "Document",
+        "DocumentFailure",
+        "Hit",
+        "Hits",
+        "IngestReport",
+        "Qrel",
+        "Recipe",
+        "Usage",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Answer",
+    "AnswerBlock",
+    "AnswerDelta",
+    "AsyncClient",
+    "AsyncCollection",
+    "Chunk",
+    "Citation",
+    "Client",
+    "Collection",
+    "ContextWriter",
+    "Document",
+    "DocumentFailure",
+    "Embedder",
+    "Filter",
+    "Generator",
+    "Hit",
+    "Hits",
+    "IngestReport",
+    "Qrel",
+    "Recipe",
+    "Reranker",
+    "Settings",
+    "Usage",
+    "Weights",
+    "errors",
+    "field",
+    "key",
+    "modified",
+    "source",
+    "tags",
+]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib  # noqa: PLC0415  most imports of this package never get here
+
+    if name == "errors":
+        return importlib.import_module("ragpg.errors")
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"ragpg.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module 'ragpg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,10 +26,14 @@ RagpgError
     ├── RateLimited               has .retry_after_s
     ├── ProviderUnavailable
     ├── ProviderRejected          400, 401, 403, 413: our fault or the account's
+    │   └── TextsRejected         some texts of a call, too long say; has .failed and .vectors
     └── InvalidProviderResponse   wrong count, wrong dimension, a citation outside the text
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class RagpgError(Exception):
@@ -191,6 +195,30 @@ class ProviderUnavailable(ProviderError):
 
 class ProviderRejected(ProviderError):
     """The vendor refused the request: 400, 401, 402, 403, 404, 413, 422."""
+
+
+class TextsRejected(ProviderRejected):
+    """Some texts of an embedding call were refused, each on its own; the others have vectors.
+
+    `failed` is the reason by the text's place in the call, `vectors` the vector by place of every
+    other text, `usage` (of `ragpg.Usage`) what those cost: paid for, so keep them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str,
+        model: str,
+        failed: Mapping[int, str],
+        vectors: Mapping[int, Sequence[float]],
+        usage: tuple[Any, ...] = (),
+        status: int | None = 400,
+    ) -> None:
+        super().__init__(message, provider=provider, model=model, status=status)
+        self.failed = failed
+        self.vectors = vectors
+        self.usage = usage
 
 
 class InvalidProviderResponse(ProviderError):

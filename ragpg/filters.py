@@ -1,0 +1,338 @@
+"""Filter expressions and what they compile to: typed arguments and one jsonpath, never SQL text.
+
+    ragpg.field("year") >= 2025                    ragpg.tags.any("adr", "rfc")
+    ragpg.field("team", "lead") == "ada"           ragpg.source.in_(["wiki", "hr"])
+    ragpg.modified >= dt.date(2025, 1, 1)          ragpg.key.prefix("hr/")
+
+join with `&`, `|` and `~`. What a comparison means:
+
+- Types matter. 9 is less than 10; "9" is a string, `True` is not a number, and a value of another
+  type never matches. Strings compare by code point.
+- A date or datetime compares with the instants that metadata holds as ISO 8601 strings. A date
+  stands for its midnight in UTC; stored text without a zone is read as UTC, as YAML does; an
+  operand without a zone is refused. Text that is no date does not match.
+- `!=`, `not_in` and `none` are the negation of `==`, `in_` and `any`: they include rows that lack
+  the key. `== None` matches a stored null only; `exists()` matches a stored null too.
+- An empty `in_` or `any` matches nothing; an empty `not_in`, `none` or `all` matches everything.
+- `contains` asks for an element of a list, or for an object that has at least the given entries.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ragpg.errors import FilterError
+
+Instant = dt.datetime | dt.date
+Scalar = str | int | float | bool | None | Instant
+Target = Literal["field", "key", "source", "tags", "modified"]
+
+_ORDER = ("<", "<=", ">", ">=")
+_ACCEPTED: Mapping[Target, tuple[str, ...]] = {
+    "field": ("==", "!=", *_ORDER, "in", "not_in", "exists", "contains", "prefix", "between"),
+    "key": ("==", "!=", "in", "not_in", "prefix"),
+    "source": ("==", "!=", "in", "not_in", "prefix", "exists"),
+    "tags": ("any", "all", "none"),
+    "modified": ("==", "!=", *_ORDER, "between", "exists"),
+}
+# An argument of the call, never a field: as a metadata key it would widen the scope unnoticed.
+ARGUMENTS = {
+    "tenant": "tenant",
+    "tenant_id": "tenant",
+    "collection": "collection",
+    "collection_id": "collection",
+}
+# A Postgres numeric holds far more, but no JSON writer sends more and the cost of reading it grows.
+_MAX_DIGITS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A condition on documents; join with `&`, `|` and `~`. `Filter()` matches everything."""
+
+    def __and__(self, other: Filter) -> Filter:
+        return And(parts=(self, other))
+
+    def __or__(self, other: Filter) -> Filter:
+        return Or(parts=(self, other))
+
+    def __invert__(self) -> Filter:
+        return Not(part=self)
+
+    def __bool__(self) -> bool:
+        raise FilterError("a filter is neither true nor false; join filters with &, | and ~")
+
+    @staticmethod
+    def from_json(value: object) -> Filter:
+        """The filter that `value` describes; the grammar is in `ragpg.filter_json`.
+
+        Raises FilterError with the accepted list for anything it does not know.
+        """
+        from ragpg.filter_json import parse  # noqa: PLC0415 (it builds on this module)
+
+        return parse(value)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON that `from_json` turns into an equal filter."""
+        from ragpg.filter_json import render  # noqa: PLC0415 (it builds on this module)
+
+        return render(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class And(Filter):
+    """True where every part is; without parts, everywhere."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Or(Filter):
+    """True where some part is; without parts, nowhere."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Not(Filter):
+    """True where the part is not."""
+
+    part: Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Filter):
+    """One test of one field; built by `comparison`, which checks operator and operand.
+
+    `path` is used by the target "field" only. Instants in `operand` are datetimes in UTC.
+    """
+
+    target: Target
+    path: tuple[str, ...]
+    operator: str
+    operand: Any
+
+
+def comparison(target: Target, path: tuple[str, ...], operator: str, operand: object) -> Comparison:
+    """A checked comparison. Raises FilterError naming what is accepted."""
+    name = ".".join(path) if target == "field" else target
+    if operator not in _ACCEPTED[target]:
+        accepted = ", ".join(_ACCEPTED[target])
+        raise FilterError(f"{name!r} has no operator {operator!r}; it accepts {accepted}")
+    checked = _CHECKS[operator](f"{name} {operator}", operand)
+    if target != "field" and operator != "exists":
+        _check_type(target, f"{name} {operator}", checked)
+    return Comparison(target=target, path=path, operator=operator, operand=checked)
+
+
+def _check_type(target: Target, where: str, checked: object) -> None:
+    wanted = dt.datetime if target == "modified" else str
+    for value in checked if isinstance(checked, tuple) else (checked,):
+        if not isinstance(value, wanted):
+            accepted = "a date or a datetime with a zone" if target == "modified" else "text"
+            raise FilterError(f"{where} compares with {accepted}, not with {value!r}")
+
+
+def _scalar(where: str, value: object) -> str | int | float | bool | dt.datetime | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return text(where, value)
+    if isinstance(value, int):
+        if abs(value) >= 10**_MAX_DIGITS:
+            raise FilterError(f"{where} got a number of more than {_MAX_DIGITS} digits")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FilterError(f"{where} got {value}, which JSON metadata cannot hold")
+        return float(value)
+    if isinstance(value, Instant):
+        return _instant(where, value)
+    raise FilterError(
+        f"{where} got {value!r} of type {type(value).__name__}; it accepts text, a number, "
+        "true, false, null, a date or a datetime with a zone"
+    )
+
+
+def text(where: str, value: object) -> str:
+    """`value`, if it is text that Postgres can hold; raises FilterError otherwise."""
+    if not isinstance(value, str):
+        raise FilterError(f"{where} wants text, not {value!r} of type {type(value).__name__}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise FilterError(f"{where} got {value!r}: Postgres holds neither NUL nor half a surrogate")
+    return str(value)
+
+
+def _instant(where: str, value: Instant) -> dt.datetime:
+    if not isinstance(value, dt.datetime):
+        return dt.datetime.combine(value, dt.time(), tzinfo=dt.UTC)
+    if value.utcoffset() is None:
+        raise FilterError(f"{where} got {value!r} without a zone; give it one, as tzinfo=dt.UTC")
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        raise FilterError(f"{where} got {value!r}, which is outside the years 1 to 9999") from None
+
+
+def _ordered(where: str, value: object) -> str | float | dt.datetime:
+    checked = _scalar(where, value)
+    if checked is None or isinstance(checked, bool):
+        raise FilterError(f"{where} got {value!r}, which has no order; use ==, != or in_")
+    return checked
+
+
+def _list(where: str, values: object) -> tuple[object, ...]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise FilterError(f"{where} wants a list, not {values!r}")
+    return tuple(values)
+
+
+def _scalars(where: str, values: object) -> tuple[object, ...]:
+    return tuple(_scalar(where, value) for value in _list(where, values))
+
+
+def _texts(where: str, values: object) -> tuple[str, ...]:
+    return tuple(text(where, value) for value in _list(where, values))
+
+
+def _truth(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise FilterError(f"{where} wants true or false, not {value!r}")
+    return value
+
+
+def _bounds(where: str, values: object) -> tuple[object, object]:
+    bounds = tuple(_ordered(where, value) for value in _list(where, values))
+    if len(bounds) != 2:  # noqa: PLR2004 (low and high)
+        raise FilterError(f"{where} wants a low and a high value, not {len(bounds)} values")
+    if len({str if isinstance(b, str) else isinstance(b, dt.datetime) for b in bounds}) != 1:
+        raise FilterError(f"{where} wants two values of one type, not {bounds!r}")
+    return bounds[0], bounds[1]
+
+
+def _contained(where: str, value: object) -> object:
+    if isinstance(value, Mapping):
+        return {text(where, name): _contained(where, part) for name, part in value.items()}
+    if isinstance(value, Instant) or (isinstance(value, Sequence) and not isinstance(value, str)):
+        raise FilterError(f"{where} wants text, a number, true, false, null or an object of these")
+    return _scalar(where, value)
+
+
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "==": _scalar,
+    "!=": _scalar,
+    **dict.fromkeys(_ORDER, _ordered),
+    "in": _scalars,
+    "not_in": _scalars,
+    "exists": _truth,
+    "contains": _contained,
+    "prefix": text,
+    "between": _bounds,
+    **dict.fromkeys(("any", "all", "none"), _texts),
+}
+
+
+# Fields define == as SQLAlchemy's columns do, so they are neither comparable nor hashable.
+@dataclass(frozen=True, slots=True, eq=False)
+class Named:
+    """`ragpg.key` or `ragpg.source`; compares as text."""
+
+    target: Target
+    path: tuple[str, ...] = ()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, value: object) -> Filter:  # type: ignore[override]
+        return comparison(self.target, self.path, "==", value)
+
+    def __ne__(self, value: object) -> Filter:  # type: ignore[override]
+        return comparison(self.target, self.path, "!=", value)
+
+    def in_(self, values: Iterable[Scalar]) -> Filter:
+        """Equal to one of `values`; of none of them if there are none."""
+        return comparison(self.target, self.path, "in", values)
+
+    def not_in(self, values: Iterable[Scalar]) -> Filter:
+        """The negation of `in_`; includes rows that lack the field."""
+        return comparison(self.target, self.path, "not_in", values)
+
+    def prefix(self, start: str) -> Filter:
+        """Text that begins with `start`."""
+        return comparison(self.target, self.path, "prefix", start)
+
+    def exists(self) -> Filter:
+        """The field is there; for metadata, also where it is null."""
+        return comparison(self.target, self.path, "exists", operand=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordered(Named):
+    """A metadata field, or `ragpg.modified`; also compares by order."""
+
+    def __lt__(self, value: Scalar) -> Filter:
+        return comparison(self.target, self.path, "<", value)
+
+    def __le__(self, value: Scalar) -> Filter:
+        return comparison(self.target, self.path, "<=", value)
+
+    def __gt__(self, value: Scalar) -> Filter:
+        return comparison(self.target, self.path, ">", value)
+
+    def __ge__(self, value: Scalar) -> Filter:
+        return comparison(self.target, self.path, ">=", value)
+
+    def between(self, low: Scalar, high: Scalar) -> Filter:
+        """At least `low` and at most `high`."""
+        return comparison(self.target, self.path, "between", (low, high))
+
+    def contains(self, value: Scalar | Mapping[str, Any]) -> Filter:
+        """A list with this element, or an object with at least these entries."""
+        return comparison(self.target, self.path, "contains", value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tags:
+    """`ragpg.tags`."""
+
+    def any(self, *names: str) -> Filter:
+        """At least one of these tags."""
+        return comparison("tags", (), "any", names)
+
+    def all(self, *names: str) -> Filter:
+        """Every one of these tags."""
+        return comparison("tags", (), "all", names)
+
+    def none(self, *names: str) -> Filter:
+        """Not one of these tags."""
+        return comparison("tags", (), "none", names)
+
+
+key = Named("key")
+source = Named("source")
+modified = Ordered("modified")
+tags = Tags()
+
+
+def field(*path: str) -> Ordered:
+    """The metadata field at `path`; `field("a", "b")` is b within a.
+
+    A dot in a name is part of the name. Raises FilterError for `tenant` and `collection`, which are arguments of the call, and for names
+    that begin with @, which are reserved.
+    """
+    if not path:
+        raise FilterError("field() wants the name of a metadata field")
+    names = tuple(text("field()", name) for name in path)
+    if names[0].lower() in ARGUMENTS:
+        argument = ARGUMENTS[names[0].lower()]
+        raise FilterError(
+            f"{names[0]!r} is no metadata field; pass the argument {argument}= instead"
+        )
+    if names[0].startswith("@"):
+        raise FilterError(
+            f"{names[0]!r} is no metadata field; names that begin with @ are reserved"
+        )
+    return Ordered("field", names)

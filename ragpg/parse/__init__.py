@@ -1,0 +1,97 @@
+"""Files and bytes to documents; each error is a DocumentError that names the document.
+
+`parse_file` and `parse_bytes` check and return what they read as it stands, with NULs still in
+it: the caller passes each document, its own or a parsed one, through `clean` and reports the
+count that comes back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from ragpg.errors import DocumentError
+from ragpg.parse.clean import clean
+from ragpg.parse.docx import parse_docx
+from ragpg.parse.files import UNSUPPORTED, SourceFile, find_files, media_type_of
+from ragpg.parse.html import parse_html
+from ragpg.parse.markdown import parse_markdown
+from ragpg.parse.pdf import parse_pdf
+from ragpg.parse.text import parse_text
+from ragpg.types import Document, MediaType
+
+__all__ = ["SourceFile", "clean", "find_files", "parse_bytes", "parse_file"]
+
+MAX_BYTES: Final = 100_000_000
+_PARSERS: Final[Mapping[MediaType, Callable[..., Document]]] = {
+    "markdown": parse_markdown,
+    "text": parse_text,
+    "html": parse_html,
+    "pdf": parse_pdf,
+    "docx": parse_docx,
+}
+
+
+def parse_file(path: Path, *, key: str) -> Document:
+    """The document in the file; `modified_at` is the file's where the document names none.
+
+    Raises DocumentError as `parse_bytes` does, and with reason `unreadable` when the file cannot
+    be read.
+    """
+    try:
+        status = path.stat()
+        _check_size(status.st_size, key)
+        content = path.read_bytes()
+    except OSError as exc:
+        raise DocumentError(
+            f"{key} cannot be read from {path} ({exc.strerror}); check the path and its rights.",
+            reason="unreadable",
+        ) from exc
+    document = parse_bytes(content, key=key, media_type=media_type_of(path.name))
+    if document.modified_at is not None:
+        return document
+    return replace(document, modified_at=dt.datetime.fromtimestamp(status.st_mtime, tz=dt.UTC))
+
+
+def parse_bytes(content: bytes, *, key: str, media_type: MediaType | None = None) -> Document:
+    """The document in `content`, read as `media_type`, else by the key's suffix, else by its start.
+
+    Raises DocumentError with a reason: `no_text`, `binary`, `encoding`, `unsupported` (a
+    format that is not read), `unreadable` (broken, encrypted, bad metadata), `too_large` (more
+    than 100 MB).
+    """
+    _check_size(len(content), key)
+    if not content:
+        raise DocumentError(f"{key} is empty; add text, or leave it out.", reason="no_text")
+    document = _PARSERS[media_type or media_type_of(key) or _sniff(content, key)](content, key=key)
+    clean(document)
+    return document
+
+
+def _check_size(size: int, key: str) -> None:
+    if size > MAX_BYTES:
+        raise DocumentError(
+            f"{key} has {size} bytes, more than {MAX_BYTES}; split it.", reason="too_large"
+        )
+
+
+def _sniff(content: bytes, key: str) -> MediaType:
+    """What the first bytes say; Markdown for any text, which plain text is as well."""
+    head = content[:1024].lstrip().lower()
+    if head.startswith(b"%pdf-"):
+        return "pdf"
+    if head.startswith(b"pk\x03\x04") and b"word/" in content:
+        return "docx"
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "html"
+    suffix = PurePosixPath(key).suffix.lower()
+    if suffix in UNSUPPORTED:
+        raise DocumentError(
+            f"{key} is of a kind that ragpg does not read ({suffix}); convert it to Markdown, "
+            "text, HTML, PDF or DOCX, or say its media type.",
+            reason="unsupported",
+        )
+    return "markdown"

@@ -1,0 +1,147 @@
+"""Front matter values to the fields of a Document, and any value to JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from ragpg.errors import DocumentError
+from ragpg.types import Json
+
+_DEPTH_MAX = 40
+_VALUES_MAX = 20_000
+_MODIFIED = ("modified_at", "modified", "updated_at", "updated", "last_updated", "lastmod", "date")
+
+
+class Fields(TypedDict):
+    """What front matter says, by the fields of a Document."""
+
+    title: str | None
+    source: str | None
+    tags: tuple[str, ...]
+    owner: str | None
+    modified_at: dt.datetime | None
+    review_by: dt.date | None
+    expires_at: dt.datetime | None
+    metadata: dict[str, Json]
+
+
+def read_fields(values: Mapping[Any, Any], *, key: str) -> Fields:
+    """Fields and the rest as metadata. A value that its field cannot hold stays in the metadata.
+
+    `-` and `_` in names are the same, case does not matter. Raises DocumentError for NaN,
+    Infinity, and values nested or repeated beyond reason.
+    """
+    rest: dict[str, Any] = {str(name): value for name, value in values.items()}
+    names = {name.lower().replace("-", "_"): name for name in reversed(list(rest))}
+
+    def take(reader: Any, *wanted: str) -> Any:
+        for want in wanted:
+            name = names.get(want)
+            if name in rest:
+                found = reader(rest[name])
+                if found:
+                    del rest[name]
+                    return found
+        return None
+
+    title, source = take(_read_str, "title"), take(_read_str, "source")
+    tags = take(_read_tags, "tags", "tag", "keywords") or ()
+    owner = take(_read_owner, "owner", "owners")
+    modified_at = take(read_datetime, *_MODIFIED)
+    review_by = take(_read_date, "review_by", "review_date")
+    expires_at = take(read_datetime, "expires_at", "expires", "expiry")
+    return Fields(
+        title=title,
+        source=source,
+        tags=tags,
+        owner=owner,
+        modified_at=modified_at,
+        review_by=review_by,
+        expires_at=expires_at,
+        metadata=to_json(rest, key=key),
+    )
+
+
+def to_json(value: Any, *, key: str) -> Any:
+    """The value with names as text, sequences as lists, and dates as ISO 8601.
+
+    Raises DocumentError for NaN and Infinity, for a type that JSON lacks, and for more than
+    20,000 values or 40 levels, which only a hostile alias makes.
+    """
+    left = [_VALUES_MAX]
+
+    def convert(item: Any, depth: int) -> Any:
+        left[0] -= 1
+        if left[0] < 0 or depth > _DEPTH_MAX:
+            raise _refused(key, f"more than {_VALUES_MAX} values or {_DEPTH_MAX} levels")
+        if item is None or isinstance(item, (bool, int, str)):
+            return item
+        if isinstance(item, float):
+            if math.isfinite(item):
+                return item
+            raise _refused(key, f"the number {item}, which JSON cannot hold")
+        if isinstance(item, (dt.datetime, dt.date, dt.time)):
+            return item.isoformat()
+        if isinstance(item, Mapping):
+            return {_name(name): convert(inner, depth + 1) for name, inner in item.items()}
+        if isinstance(item, (list, tuple, set, frozenset)):
+            return [convert(inner, depth + 1) for inner in item]
+        raise _refused(key, f"a value of type {type(item).__name__}, which JSON cannot hold")
+
+    return convert(value, 0)
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, (dt.date, dt.datetime)):
+        return name.isoformat()
+    return str(name).lower() if name is None or isinstance(name, bool) else str(name)
+
+
+def _refused(key: str, what: str) -> DocumentError:
+    return DocumentError(
+        f"The metadata of {key} holds {what}; change or remove it.", reason="unreadable"
+    )
+
+
+def _read_str(value: Any) -> str | None:
+    if isinstance(value, (str, int, float, dt.date)) and not isinstance(value, bool):
+        return " ".join(str(value).split()) or None
+    return None
+
+
+def _read_tags(value: Any) -> tuple[str, ...] | None:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        return None
+    tags = [tag for part in parts if (tag := _read_str(part)) is not None]
+    return (
+        tuple(dict.fromkeys(tags)) if len(tags) == sum(part is not None for part in parts) else None
+    )
+
+
+def _read_owner(value: Any) -> str | None:
+    if isinstance(value, list):
+        return ", ".join(_read_tags(value) or ()) or None
+    return _read_str(value)
+
+
+def _read_date(value: Any) -> dt.date | None:
+    moment = read_datetime(value)
+    return None if moment is None else moment.date()
+
+
+def read_datetime(value: Any) -> dt.datetime | None:
+    """The moment, with its zone, or in UTC where none is given; None for what is no date."""
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+    if isinstance(value, dt.datetime):
+        return value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+    if isinstance(value, dt.date):
+        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+    return None

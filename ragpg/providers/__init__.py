@@ -1,0 +1,1 @@
+"""One vendor, one file, one SDK import; only `ragpg.client` imports these."""

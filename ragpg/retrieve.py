@@ -1,0 +1,183 @@
+"""Stage 4 of 7: query -> hits, in one SQL call that runs both arms and fuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pgvector import HalfVector
+from psycopg.types.json import Jsonb
+
+from ragpg.database import Connection, fetch_rows, statements
+from ragpg.errors import DimensionError, EmptyQueryError, InputError
+from ragpg.filter_jsonpath import FilterArguments, compile_filter
+from ragpg.filters import Filter
+from ragpg.types import Hit, Hits
+
+STATEMENTS = statements("retrieve")
+# How deep each arm is searched before fusion, as in the published pipeline.
+DEPTH = 150
+MAX_K = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a rank of each arm counts in the fusion: weight / (60 + rank)."""
+
+    dense: float = 1.0
+    lexical: float = 1.0
+
+
+def checked_query(query: str) -> str:
+    """The query without NUL characters; raises EmptyQueryError when nothing is left."""
+    cleaned = query.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    if not any(character.isprintable() and not character.isspace() for character in cleaned):
+        raise EmptyQueryError("the query holds no text; ask something")
+    return cleaned
+
+
+async def retrieve(  # noqa: PLR0913  all keyword-only
+    conn: Connection,
+    query: str,
+    *,
+    collection: str,
+    embedding: Sequence[float] | None,
+    dimensions: int,
+    where: Filter | None,
+    k: int,
+    weights: Weights,
+    exclude: Sequence[int],
+    after: int | None,
+) -> Hits:
+    """The `k` best hits of both arms, fused; best first, ties by chunk id.
+
+    `embedding` None searches by keywords alone. Raises InputError, FilterError, DimensionError,
+    CollectionNotFound.
+    """
+    if not 1 <= k <= MAX_K:
+        raise InputError(f"k is {k}, it must be 1 to {MAX_K}")
+    if embedding is not None and len(embedding) != dimensions:
+        raise DimensionError(
+            f"the query's embedding has {len(embedding)} dimensions, collection {collection!r}"
+            f" holds {dimensions}; embed the query with the collection's model"
+        )
+    notices: list[str] = []
+    if embedding is not None and not any(embedding):
+        notices.append("the query's embedding is zero, so only keywords were searched")
+        embedding = None
+    rows = await fetch_rows(
+        conn,
+        STATEMENTS["retrieve_hybrid"],
+        {
+            "collection": collection,
+            "query": query,
+            "embedding": None if embedding is None else HalfVector(embedding),
+            "k": k,
+            "depth": max(DEPTH, k),
+            "dense_weight": weights.dense,
+            "lexical_weight": weights.lexical,
+            "exclude": list(exclude),
+            "after": after,
+        }
+        | _arguments(compile_filter(where)),
+    )
+    if weights.lexical > 0 and not await _has_lexemes(conn, collection, query):
+        notices.append(
+            "the query holds no keyword (stop words or symbols only), so only meaning was searched"
+        )
+    return Hits(
+        hits=tuple(_hit(row) for row in rows),
+        query=query,
+        dense_mode=rows[0]["dense_mode"] if rows else None,
+        lexical_mode=rows[0]["lexical_mode"] if rows else None,
+        notices=tuple(notices),
+    )
+
+
+def _arguments(filters: FilterArguments) -> dict[str, Any]:
+    """The filter's arguments by name; a tuple would be sent as a row, a list is an array."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(filters).items()
+    }
+
+
+async def _has_lexemes(conn: Connection, collection: str, query: str) -> bool:
+    rows = await fetch_rows(
+        conn, STATEMENTS["query_lexemes"], {"collection": collection, "query": query}
+    )
+    return bool(rows[0]["lexemes"])
+
+
+def _hit(row: Mapping[str, Any]) -> Hit:
+    fields = {name: value for name, value in row.items() if not name.endswith("_mode")}
+    fields["section_path"] = tuple(fields["section_path"])
+    fields["tags"] = tuple(fields["tags"])
+    return Hit(**fields)
+
+
+async def log_search(  # noqa: PLR0913  all keyword-only
+    conn: Connection,
+    *,
+    collection_id: int,
+    candidates: Hits,
+    shown: Hits,
+    embedding: Sequence[float] | None,
+    where: Filter | None,
+    k: int,
+) -> int:
+    """Write a search and its candidates to the log and return its id.
+
+    `candidates` are all fused hits, `shown` those that the caller got, reranked or not.
+    """
+    reranked = {hit.chunk_id: hit for hit in shown}
+    rows = await fetch_rows(
+        conn,
+        STATEMENTS["log_search"],
+        {
+            "collection_id": collection_id,
+            "query": candidates.query,
+            "embedding": None if embedding is None else HalfVector(embedding),
+            "filter": None if where is None else Jsonb(where.to_json()),
+            "k": k,
+            "dense_mode": candidates.dense_mode,
+            "lexical_mode": candidates.lexical_mode,
+            "reranker": shown.reranker,
+            "notices": list(shown.notices),
+            "degraded": list(shown.degraded),
+            "timings_ms": Jsonb({s: 1000 * t for s, t in shown.timings_s.items()}),
+        },
+    )
+    search_id = int(rows[0]["search_id"])
+    await conn.execute(
+        STATEMENTS["log_search_hits"],
+        {
+            "search_id": search_id,
+            "hits": Jsonb([_logged(hit, reranked.get(hit.chunk_id)) for hit in candidates]),
+        },
+    )
+    return search_id
+
+
+def _logged(candidate: Hit, shown: Hit | None) -> dict[str, Any]:
+    was_reranked = shown is not None and shown.rerank_score is not None
+    return {
+        "chunk_id": candidate.chunk_id,
+        "dense_rank": candidate.dense_rank,
+        "dense_score": candidate.dense_score,
+        "lexical_rank": candidate.lexical_rank,
+        "lexical_score": candidate.lexical_score,
+        "fused_rank": candidate.rank,
+        "fused_score": candidate.fused_score,
+        "rerank_rank": shown.rank if shown is not None and was_reranked else None,
+        "rerank_score": shown.rerank_score if shown is not None else None,
+        "shown": shown is not None,
+    }
+
+
+async def log_citations(conn: Connection, search_id: int, chunk_ids: Sequence[int]) -> None:
+    """Mark which of a logged search's hits the answer cites."""
+    await conn.execute(
+        STATEMENTS["log_citations"], {"search_id": search_id, "chunk_ids": list(chunk_ids)}
+    )

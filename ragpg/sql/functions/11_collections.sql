@@ -1,0 +1,114 @@
+-- 11_collections.sql: collections and their aliases, by name.
+
+create or replace function ragpg.collection_number(collection text) returns integer
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tenant integer := ragpg.current_tenant();
+    found_id integer;
+begin
+    select named.collection_id into found_id
+      from (
+               select collection.collection_id
+                 from ragpg.collection
+                where collection.tenant_id = tenant
+                  and collection.name = collection_number.collection
+               union all
+               select collection_alias.collection_id
+                 from ragpg.collection_alias
+                where collection_alias.tenant_id = tenant
+                  and collection_alias.alias = collection_number.collection
+           ) as named
+     limit 1;
+    if found_id is null then
+        raise exception using errcode = 'RG003',
+            message = format('the tenant has no collection %L', collection_number.collection),
+            hint = 'Check the name, or create the collection first.';
+    end if;
+    return found_id;
+end $$;
+comment on function ragpg.collection_number(text) is
+    'The number of the current tenant''s collection of this name or alias. Raises RG001, RG003.';
+
+create or replace function ragpg.create_collection(name text, recipe jsonb) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tenant integer := ragpg.current_tenant();
+    made_id integer;
+begin
+    perform pg_catalog.pg_advisory_xact_lock(hashtextextended('ragpg.collection', tenant));
+    if exists (
+        select from ragpg.collection_alias
+         where collection_alias.tenant_id = tenant and collection_alias.alias = create_collection.name
+    ) then
+        raise exception using errcode = 'RG006',
+            message = format('%L is an alias already', create_collection.name),
+            hint = 'Choose another name for the collection.';
+    end if;
+    insert into ragpg.collection (
+        tenant_id, name, embedding_provider, embedding_model, dimensions, embedding_dtype,
+        context_provider, context_model, context_prompt_version, glossary,
+        splitter, max_tokens, overlap_tokens, language, facets)
+    select tenant, create_collection.name,
+           given.embedding_provider, given.embedding_model, given.dimensions, given.embedding_dtype,
+           given.context_provider, given.context_model, given.context_prompt_version, given.glossary,
+           given.splitter, given.max_tokens, given.overlap_tokens, given.language, given.facets
+      from jsonb_to_record(create_collection.recipe) as given(
+               embedding_provider text, embedding_model text, dimensions integer,
+               embedding_dtype text, context_provider text, context_model text,
+               context_prompt_version integer, glossary text, splitter text,
+               max_tokens integer, overlap_tokens integer, language text, facets text[])
+        on conflict on constraint collection_name_unique do nothing
+    returning collection.collection_id into made_id;
+    if made_id is null then
+        raise exception using errcode = 'RG006',
+            message = format('the tenant has a collection %L already', create_collection.name),
+            hint = 'Use it, or choose another name.';
+    end if;
+    return made_id;
+end $$;
+comment on function ragpg.create_collection(text, jsonb) is
+    'Makes a collection of the current tenant under this recipe and returns its number. Raises RG006 when the name is taken.';
+
+create or replace function ragpg.set_alias(alias text, collection text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tenant integer := ragpg.current_tenant();
+begin
+    perform pg_catalog.pg_advisory_xact_lock(hashtextextended('ragpg.collection', tenant));
+    if exists (
+        select from ragpg.collection
+         where collection.tenant_id = tenant and collection.name = set_alias.alias
+    ) then
+        raise exception using errcode = 'RG006',
+            message = format('%L is a collection, not an alias', set_alias.alias),
+            hint = 'Choose another alias.';
+    end if;
+    insert into ragpg.collection_alias (tenant_id, alias, collection_id)
+    values (tenant, set_alias.alias, ragpg.collection_number(set_alias.collection))
+        on conflict (tenant_id, alias) do update set collection_id = excluded.collection_id;
+end $$;
+comment on function ragpg.set_alias(text, text) is
+    'Makes alias mean this collection from the next statement on: how a new recipe goes live.';
+
+create or replace function ragpg.delete_collection(collection text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tenant integer := ragpg.current_tenant();
+    doomed integer := ragpg.collection_number(delete_collection.collection);
+begin
+    perform ragpg.lexical_remove(tenant, doomed, array(
+        select chunk.chunk_id from ragpg.chunk
+         where chunk.tenant_id = tenant and chunk.collection_id = doomed));
+    delete from ragpg.collection
+     where collection.tenant_id = tenant and collection.collection_id = doomed;
+end $$;
+comment on function ragpg.delete_collection(text) is
+    'Deletes a collection of the current tenant with all its documents, searches and aliases.';

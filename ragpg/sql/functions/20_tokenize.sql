@@ -1,0 +1,161 @@
+-- 20_tokenize.sql: text to lexemes, the same function for documents and queries.
+--
+--   words        stop words dropped and stemmed by the text search configuration `language`
+--   compounds    kept whole in lower case, unstemmed: err-1042, max_wal_size, os.path.join,
+--                etc/nginx/nginx.conf, getusername, c++, at&t, v1.2.3 (and 1.2.3); a path also at
+--                each level; ERR 1042 and ERR1042 also as err-1042; beside all their parts
+--   capitals     IT, AWS: also unstemmed; Don inside a sentence: also when it is a stop word
+--   accents      cafe is found in café: the word as written, and once more without its accents
+--   CJK, Thai..  pairs of neighbouring characters; Han and Hangul also one by one
+--
+-- A chunk's length counts every occurrence of every lexeme, and a lexeme's frequency is its number of
+-- positions, of which Postgres keeps 255.
+
+create or replace function ragpg.contextualized(context text, table_header text, text text)
+returns text
+language sql immutable parallel safe
+begin atomic
+    select coalesce(context || E'\n\n', '') || coalesce(table_header, '') || text;
+end;
+comment on function ragpg.contextualized(text, text, text) is
+    'What embedding and BM25 read: context, blank line, table header, text.';
+
+create or replace function ragpg._pairs(text text) returns tsvector
+language sql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg('''' || gram || ''':' || places, ' ')::tsvector, ''::tsvector)
+      from (
+               select gram, string_agg(least(place, 16383)::text, ',') as places
+                 from (
+                          select substr(run.found[1], step, width) as gram,
+                                 row_number() over () as place
+                            from regexp_matches(text,
+                                     '([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)',
+                                     'g') as run(found),
+                                 generate_series(1, length(run.found[1])) as step,
+                                 generate_series(1, 2) as width
+                           where width = 1 and (length(run.found[1]) = 1
+                                                or substr(run.found[1], step, 1) ~ '[\u3005-\u3007\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]')
+                              or width = 2 and step < length(run.found[1])
+                      ) as placed
+                group by gram
+           ) as grouped
+$$;
+comment on function ragpg._pairs(text) is
+    'Lexemes of scripts that are written without spaces: pairs of characters, Han and Hangul also singly.';
+
+create or replace function ragpg._compounds(text text) returns tsvector
+language sql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg('''' || lexeme || ''':' || places, ' ')::tsvector, ''::tsvector)
+      from (
+               select lexeme, string_agg(least(place, 16383)::text, ',') as places
+                 from regexp_matches(text,
+                          '([0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+(?:[-./:@#]+[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+)+'
+                          || '|[0-9A-Za-z\u00aa-\u1fff]+(?:_+[0-9A-Za-z\u00aa-\u1fff]+)+'
+                          || '|\y[A-Z]{2,8} ?[0-9]{2,}\y'
+                          || '|[0-9A-Za-z]*(?:[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])[0-9A-Za-z]*'
+                          || '|\y[A-Za-z]{1,2}(?:\+\+|#)(?![0-9A-Za-z])'
+                          || '|\y[A-Z]+&[A-Z]+\y'
+                          || '|\.NET\y'
+                          || '|\y[A-Z]{2,5}\y'
+                          || '|^[A-Z][a-z]{1,3}$'
+                          || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y))',
+                          'g') with ordinality as match(found, place),
+                      lateral (select case
+                                   when found[1] ~ '^[a-z0-9,] ' then substr(found[1], 3)
+                                   when found[1] ~ '^[A-Z]{2,8} ?[0-9]+$'
+                                   then regexp_replace(found[1], '^([A-Z]+) ?', '\1-')
+                                   else left(found[1], 200) end as original) as written,
+                      lateral (select lower(original) as whole) as lowered,
+                      lateral (
+                          select whole as lexeme
+                          union
+                          select substr(whole, 2) where whole ~ '^v[0-9]+\.[0-9]'
+                          union
+                          select level from regexp_split_to_table(whole, '[/:@#]+') as level
+                           where whole ~ '[/:@#]' and level ~ '[-_.]'
+                          union
+                          select level from regexp_split_to_table(whole, '[./:@#]+') as level
+                           where whole ~ '[.]' and level ~ '[-_]'
+                          union
+                          select level from regexp_split_to_table(whole, '[-./:@#]+') as level
+                           where whole ~ '-' and level ~ '[^_]_'
+                      ) as levels
+                where length(lexeme) >= 2
+                group by lexeme
+           ) as grouped
+$$;
+comment on function ragpg._compounds(text) is
+    'Identifiers, codes, paths, versions and capitals of a text, whole and at each level, unstemmed.';
+
+create or replace function ragpg.tokenize(text text, language text default 'english')
+returns tsvector
+language plpgsql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    words text := tokenize.text;
+    lexemes tsvector := '';
+    piece text;
+    start integer := 1;
+begin
+    if length(words) > 30000 then
+        -- Piecewise, since a tsvector ends at 1,048,575 bytes; what is beyond is left out.
+        while start <= length(words) and pg_column_size(lexemes) < 600000 loop
+            piece := substr(words, start, 30000);
+            if start + 30000 <= length(words) and piece ~ '\s\S{0,250}$' then
+                piece := regexp_replace(piece, '\S{0,250}$', '');
+            end if;
+            start := start + greatest(length(piece), 1);
+            lexemes := lexemes || ragpg.tokenize(piece, tokenize.language);
+        end loop;
+        return lexemes;
+    end if;
+    if words ~ '[^\u0001-\u007f]' then
+        words := translate(normalize(words, NFKC), E'،؛؟।॥\u00ad\ufeff', '     ');
+        if words ~ '[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]' then
+            lexemes := ragpg._pairs(words);
+            words := regexp_replace(words,
+                '[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+',
+                ' ', 'g');
+        end if;
+        if words ~ '[\u00c0-\u024f\u1e00-\u1eff]' then
+            words := words || coalesce((
+                select ' ' || string_agg(regexp_replace(normalize(accented.found[1], NFKD),
+                                                        '[\u0300-\u036f]', '', 'g'), ' ')
+                  from regexp_matches(words,
+                           '([A-Za-z]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff]*)',
+                           'g') as accented(found)
+                 where normalize(accented.found[1], NFKD) ~ '[\u0300-\u036f]'), '');
+        end if;
+        words := regexp_replace(words,
+            '[^\u0001-\u007f\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u1fff\u2c00-\u2dff\u2e80-\u2fef\u3005-\u3007\u3021-\ud7ff\uf900-\ufefc\uff66-\uffdc\U00010000-\U0001efff\U00020000-\U0003ffff]+',
+            ' ', 'g');
+    end if;
+    -- A run of more than 200 characters is a blob (base64, a hash chain): its head stands for it.
+    if words ~ '[0-9A-Za-z+/=_]{201}' then
+        words := regexp_replace(words, '([0-9A-Za-z+/=_]{200})[0-9A-Za-z+/=_]+', '\1', 'g');
+    end if;
+    lexemes := lexemes || ragpg._compounds(words);
+    if words ~ '[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9]' then
+        words := regexp_replace(words, '([a-z0-9])([A-Z])', '\1 \2', 'g');
+        words := regexp_replace(words, '([A-Z])([A-Z][a-z][a-z])', '\1 \2', 'g');
+        words := regexp_replace(words, '([A-Z][A-Z])([0-9][0-9])', '\1 \2', 'g');
+    end if;
+    return lexemes || to_tsvector(
+        tokenize.language::regconfig,
+        regexp_replace(words, '[\u0001-\u002f\u003a-\u0040\u005b-\u0060\u007b-\u007f]+', ' ', 'g'));
+end $$;
+comment on function ragpg.tokenize(text, text) is
+    'The lexemes of a document or a query: stemmed words, identifiers whole and in parts, pairs of CJK characters. language is a text search configuration.';
+
+create or replace function ragpg.lexeme_number(lexeme text) returns integer
+language sql immutable strict parallel safe
+begin atomic
+    select (hashtextextended(lexeme, 0) & 1073741823)::integer % 999999999 + 1;
+end;
+comment on function ragpg.lexeme_number(text) is
+    'The dimension of a lexeme in a weight vector, 1 to 999,999,999: a hash, so that no dictionary is shared by writers. In a collection of half a million lexemes, one lexeme in 2,000 shares its number.';

@@ -1,0 +1,292 @@
+-- 21_lexical_maintain.sql: the BM25 index, kept right inside the transaction that writes chunks.
+--
+-- Nothing that two writers share is ever updated: lexeme_vector has a row per chunk, and each write
+-- appends what it changed to lexeme_count. The count of chunks per lexeme, the number of chunks and
+-- the average length are sums over the rows that a snapshot sees, so they are exact under concurrent
+-- writers, rollback, update and delete, for every reader.
+
+create or replace function ragpg._entries(vector sparsevec)
+returns table (number integer, value double precision)
+language sql immutable strict parallel safe
+begin atomic
+    select split_part(entry, ':', 1)::integer, split_part(entry, ':', 2)::double precision
+      from string_to_table(nullif(btrim(split_part(vector::text, '/', 1), '{}'), ''), ',') as entry;
+end;
+comment on function ragpg._entries(sparsevec) is 'The non-zero elements of a vector.';
+
+create or replace function ragpg._unit(number integer) returns sparsevec
+language sql immutable strict parallel safe
+begin atomic
+    select ('{' || number || ':1}/1000000000')::sparsevec;
+end;
+comment on function ragpg._unit(integer) is
+    'The vector whose inner product with another reads one of its elements.';
+
+create or replace function ragpg._write_counts(
+    tenant_id integer, collection_id integer, level integer,
+    chunks integer, total_length bigint, numbers integer[], counts bigint[]
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    -- 1,000 lexemes a row, about 8 kB: a search reads one such row per lexeme and run.
+    insert into ragpg.lexeme_count (
+        tenant_id, collection_id, slice, level, first_number, last_number, chunks, total_length,
+        counts)
+    select _write_counts.tenant_id, _write_counts.collection_id, part.slice, _write_counts.level,
+           coalesce(min(entry.number), 0), coalesce(max(entry.number), 0),
+           case part.slice when 0 then _write_counts.chunks else 0 end,
+           case part.slice when 0 then _write_counts.total_length else 0 end,
+           ('{' || coalesce(string_agg(entry.number || ':' || entry.change, ','), '')
+                || '}/1000000000')::sparsevec
+      from generate_series(0, greatest(cardinality(numbers) - 1, 0) / 1000) as part(slice)
+      left join lateral (
+               select change.number, change.change
+                 from unnest(numbers[part.slice * 1000 + 1 : part.slice * 1000 + 1000],
+                             counts[part.slice * 1000 + 1 : part.slice * 1000 + 1000])
+                      as change(number, change)
+           ) as entry on true
+     group by part.slice;
+end $$;
+comment on function ragpg._write_counts(integer, integer, integer, integer, bigint, integer[], bigint[]) is
+    'Appends one run of count changes; numbers ascending.';
+
+create or replace function ragpg._merge_counts(
+    tenant_id integer, collection_id integer, up_to_level integer, to_level integer
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    chunks integer;
+    total_length bigint;
+    numbers integer[];
+    counts bigint[];
+begin
+    with taken as (
+        delete from ragpg.lexeme_count as run
+         where run.tenant_id = _merge_counts.tenant_id
+           and run.collection_id = _merge_counts.collection_id
+           and run.level <= _merge_counts.up_to_level
+        returning run.chunks, run.total_length, run.counts
+    ), summed as (
+        select entry.number, sum(entry.value)::bigint as change
+          from taken, ragpg._entries(taken.counts) as entry
+         group by entry.number
+        having sum(entry.value) <> 0
+    )
+    select (select sum(taken.chunks) from taken), (select sum(taken.total_length) from taken),
+           array_agg(summed.number order by summed.number),
+           array_agg(summed.change order by summed.number)
+      into chunks, total_length, numbers, counts
+      from summed;
+    if chunks <> 0 or total_length <> 0 or numbers is not null then
+        perform ragpg._write_counts(
+            _merge_counts.tenant_id, _merge_counts.collection_id, _merge_counts.to_level, chunks,
+            total_length, coalesce(numbers, '{}'), coalesce(counts, '{}'));
+    end if;
+end $$;
+comment on function ragpg._merge_counts(integer, integer, integer, integer) is
+    'Replaces the visible runs up to a level by their sum. The caller holds the merge lock.';
+
+create or replace function ragpg._settle_counts(tenant_id integer, collection_id integer)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    due integer;
+begin
+    -- Under a stricter isolation a merge could fail the writer, so it is left to the next one.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        return;
+    end if;
+    for due in
+        select run.level from ragpg.lexeme_count as run
+         where run.tenant_id = _settle_counts.tenant_id
+           and run.collection_id = _settle_counts.collection_id
+           and run.slice = 0
+         group by run.level
+        having count(*) >= 8
+         order by run.level desc
+         limit 1
+    loop
+        if pg_try_advisory_xact_lock(
+               hashtextextended('ragpg.lexeme_count', _settle_counts.collection_id)) then
+            perform ragpg._merge_counts(
+                _settle_counts.tenant_id, _settle_counts.collection_id, due, due + 1);
+        end if;
+    end loop;
+end $$;
+comment on function ragpg._settle_counts(integer, integer) is
+    'Merges runs when eight of one level have come together, unless another writer is merging.';
+
+create or replace function ragpg.lexical_add(
+    tenant_id integer, collection_id integer, chunk_ids bigint[]
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    language text;
+    ids bigint[];
+    texts tsvector[];
+    lengths integer[];
+    reference double precision;
+    numbers integer[];
+    counts bigint[];
+begin
+    if coalesce(cardinality(chunk_ids), 0) = 0 then
+        return;
+    end if;
+    select collection.language into language
+      from ragpg.collection
+     where collection.tenant_id = lexical_add.tenant_id
+       and collection.collection_id = lexical_add.collection_id;
+    select array_agg(read.chunk_id order by read.chunk_id),
+           array_agg(read.lexemes order by read.chunk_id),
+           array_agg(coalesce((select sum(cardinality(lexeme.positions))
+                                 from unnest(read.lexemes) as lexeme), 0)
+                     order by read.chunk_id)
+      into ids, texts, lengths
+      from (
+               select chunk.chunk_id,
+                      ragpg.tokenize(
+                          ragpg.contextualized(chunk.context, chunk.table_header, chunk.text),
+                          language) as lexemes
+                 from ragpg.chunk
+                where chunk.tenant_id = lexical_add.tenant_id
+                  and chunk.collection_id = lexical_add.collection_id
+                  and chunk.chunk_id = any (lexical_add.chunk_ids)
+               offset 0
+           ) as read;
+    if ids is null then
+        return;
+    end if;
+    reference := ragpg._reference_length(
+        lexical_add.tenant_id, lexical_add.collection_id,
+        (select avg(length) from unnest(lengths) as length));
+
+    with posting as materialized (
+        select read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme) as number,
+               sum(cardinality(lexeme.positions)) as frequency
+          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length),
+               unnest(read.lexemes) as lexeme
+         group by read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme)
+    ), ranked as materialized (
+        -- A sparsevec holds 16,000 elements; of more, the most frequent in the chunk are kept.
+        select posting.*
+          from (
+                   select posting.*,
+                          row_number() over (partition by posting.chunk_id
+                                             order by posting.frequency desc, posting.number) as place
+                     from posting
+               ) as posting
+         where posting.place <= 16000
+    ), weighted as (
+        select ranked.chunk_id, count(*) as kept,
+               '{' || string_agg(
+                   ranked.number || ':'
+                   || (ranked.frequency * 2.2
+                       / (ranked.frequency
+                          + 1.2 * (0.25 + 0.75 * ranked.length / reference)))::real, ',')
+               || '}/1000000000' as weights
+          from ranked
+         group by ranked.chunk_id
+    ), stored as (
+        insert into ragpg.lexeme_vector (
+            tenant_id, collection_id, chunk_id, length, left_out, weights)
+        select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
+               length(read.lexemes) - coalesce(weighted.kept, 0),
+               coalesce(weighted.weights, '{}/1000000000')::sparsevec
+          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
+          left join weighted on weighted.chunk_id = read.chunk_id
+    ), change as (
+        select ranked.number, count(*) as chunks from ranked group by ranked.number
+    )
+    select array_agg(change.number order by change.number),
+           array_agg(change.chunks order by change.number)
+      into numbers, counts
+      from change;
+    perform ragpg._write_counts(
+        lexical_add.tenant_id, lexical_add.collection_id, 0, cardinality(ids),
+        (select sum(length) from unnest(lengths) as length),
+        coalesce(numbers, '{}'), coalesce(counts, '{}'));
+    perform ragpg._settle_counts(lexical_add.tenant_id, lexical_add.collection_id);
+end $$;
+comment on function ragpg.lexical_add(integer, integer, bigint[]) is
+    'Makes these live chunks findable by BM25, in this transaction. Called by publish only.';
+
+create or replace function ragpg._reference_length(
+    tenant_id integer, collection_id integer, proposed double precision
+) returns double precision
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    known double precision;
+begin
+    select reference.average_length into known
+      from ragpg.lexical_reference as reference
+     where reference.tenant_id = _reference_length.tenant_id
+       and reference.collection_id = _reference_length.collection_id;
+    if known is not null then
+        return known;
+    end if;
+    insert into ragpg.lexical_reference as reference (tenant_id, collection_id, average_length)
+    values (_reference_length.tenant_id, _reference_length.collection_id,
+            greatest(1, proposed))
+        on conflict (tenant_id, collection_id)
+        do update set average_length = reference.average_length
+    returning reference.average_length into known;
+    return known;
+end $$;
+comment on function ragpg._reference_length(integer, integer, double precision) is
+    'The average length that the collection''s weights are computed with; the first writer fixes it.';
+
+create or replace function ragpg.lexical_remove(
+    tenant_id integer, collection_id integer, chunk_ids bigint[]
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    chunks integer;
+    total_length bigint;
+    numbers integer[];
+    counts bigint[];
+begin
+    if coalesce(cardinality(chunk_ids), 0) = 0 then
+        return;
+    end if;
+    with gone as (
+        delete from ragpg.lexeme_vector as vector
+         where vector.tenant_id = lexical_remove.tenant_id
+           and vector.collection_id = lexical_remove.collection_id
+           and vector.chunk_id = any (lexical_remove.chunk_ids)
+        returning vector.length, vector.weights
+    ), change as (
+        select entry.number, -count(*) as chunks
+          from gone, ragpg._entries(gone.weights) as entry
+         group by entry.number
+    )
+    select (select count(*) from gone), (select sum(gone.length) from gone),
+           array_agg(change.number order by change.number),
+           array_agg(change.chunks order by change.number)
+      into chunks, total_length, numbers, counts
+      from change;
+    if chunks > 0 then
+        perform ragpg._write_counts(
+            lexical_remove.tenant_id, lexical_remove.collection_id, 0, -chunks, -total_length,
+            coalesce(numbers, '{}'), coalesce(counts, '{}'));
+        perform ragpg._settle_counts(lexical_remove.tenant_id, lexical_remove.collection_id);
+    end if;
+end $$;
+comment on function ragpg.lexical_remove(integer, integer, bigint[]) is
+    'Takes these chunks out of the BM25 index, in this transaction. Called before they are deleted.';

@@ -1,0 +1,263 @@
+-- 30_search_dense.sql: the dense arm. Exact where that is fast, otherwise a plan that is checked.
+
+create or replace function ragpg._search_dense(
+    tenant integer,
+    collection integer,
+    query_embedding halfvec,
+    k integer default 150,
+    sources text[] default null,
+    tags_all text[] default null,
+    tags_any text[] default null,
+    modified_from timestamptz default null,
+    modified_before timestamptz default null,
+    key_prefix text default null,
+    filter jsonpath default null,
+    forced_mode text default 'auto'
+)
+returns table (chunk_id bigint, rank integer, score double precision, mode text)
+-- Volatile, since EXPLAIN is refused in a stable function.
+language plpgsql volatile security definer
+set search_path = pg_catalog, public, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_sort = on
+set enable_bitmapscan = on
+as $$
+#variable_conflict use_column
+declare
+    setting ragpg.dense_setting;
+    dimensions integer;
+    row_count bigint;
+    has_index boolean;
+    covered text := '';
+    uncovered text := '';
+    conditions text;
+    expected bigint;
+    plan json;
+    wanted integer;
+    ids bigint[];
+    distances double precision[];
+    ef_before text;
+    scan_before text;
+    tuples_before text;
+    memory_before text;
+begin
+    if k is null or k not between 1 and 1000 then
+        raise exception using errcode = 'RG009',
+            message = format('k is %s, it must be 1 to 1000', coalesce(k::text, 'null')),
+            hint = 'Ask for fewer.';
+    end if;
+    select known.dimensions into dimensions
+      from ragpg.collection as known
+     where known.tenant_id = _search_dense.tenant and known.collection_id = _search_dense.collection;
+    if vector_dims(query_embedding) <> dimensions then
+        raise exception using errcode = 'RG005',
+            message = format('the query vector has %s dimensions, the collection''s have %s',
+                             vector_dims(query_embedding), dimensions),
+            hint = 'Embed the query with the model of the collection''s recipe.';
+    end if;
+    -- A vector without a direction is near nothing; null is a query without a vector.
+    if query_embedding is null or dimensions is null or l2_norm(query_embedding) = 0 then
+        return;
+    end if;
+
+    -- Fixed texts; values are parameters. Numbers of tenant and collection are integers by type and
+    -- must stand in the text, or the planner could not prove that a partial index serves the query.
+    if sources is not null then
+        covered := covered || ' and embedding.source = any ($2)';
+    end if;
+    if modified_from is not null then
+        covered := covered || ' and embedding.modified_at >= $5';
+    end if;
+    if modified_before is not null then
+        covered := covered || ' and embedding.modified_at < $6';
+    end if;
+    if tags_all is not null then
+        uncovered := uncovered || ' and embedding.tags @> $3';
+    end if;
+    if tags_any is not null then
+        uncovered := uncovered || ' and embedding.tags && $4';
+    end if;
+    if key_prefix is not null then
+        uncovered := uncovered || ' and embedding.document_key ^@ $7';
+    end if;
+    if filter is not null then
+        uncovered := uncovered || ' and embedding.attributes @@ $8';
+    end if;
+    conditions := format(' from ragpg.embedding where embedding.tenant_id = %s and embedding.collection_id = %s',
+                         tenant, collection)
+               || ' and (embedding.expires_at is null or embedding.expires_at > now())'
+               || covered || uncovered;
+
+    select dense_setting.* into setting from ragpg.dense_setting;
+    mode := forced_mode;
+    if mode = 'auto' then
+        select counted.rows into row_count
+          from ragpg.dense_collection as counted
+         where counted.tenant_id = _search_dense.tenant
+           and counted.collection_id = _search_dense.collection;
+        -- A collection that is new, or was small when it was counted: count as far as it matters.
+        if row_count is null or row_count <= setting.exact_max then
+            execute format('select count(*) from (select from ragpg.embedding'
+                           ' where tenant_id = %s and collection_id = %s limit %s) as counted',
+                           tenant, collection, setting.exact_max + 1)
+               into row_count;
+        end if;
+        if row_count <= setting.exact_max then
+            mode := 'exact';
+        else
+            has_index := exists (
+                select from pg_index
+                 where pg_index.indexrelid
+                       = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
+                   and pg_index.indisvalid);
+            if covered || uncovered = '' then
+                mode := case when has_index then 'ann' else 'sketch' end;
+            else
+                -- The planner's own estimate, 0.1 ms: good for source, tags and time, rough for
+                -- metadata, where a wrong one costs time only.
+                execute 'explain (format json) select' || conditions
+                   into plan
+                  using query_embedding, sources, tags_all, tags_any, modified_from,
+                        modified_before, key_prefix, filter;
+                expected := (plan #>> '{0,Plan,Plan Rows}')::numeric;
+                mode := case
+                    when expected <= setting.exact_max then 'exact'
+                    when uncovered = '' and row_count <= setting.sketch_max then 'sketch'
+                    when expected <= setting.prefilter_max then 'exact'
+                    when has_index then 'ann'
+                    else 'sketch'
+                end;
+            end if;
+        end if;
+    end if;
+
+    if mode = 'ann' then
+        -- A relaxed scan stops at the last row asked for, in no exact order: with a filter, or near
+        -- the breadth of the search, recall needs 8/3 of k.
+        wanted := case when covered || uncovered = '' and k * 4 <= setting.ef_search then k
+                       else k * 8 / 3 end;
+        ef_before := current_setting('hnsw.ef_search');
+        scan_before := current_setting('hnsw.iterative_scan');
+        tuples_before := current_setting('hnsw.max_scan_tuples');
+        memory_before := current_setting('hnsw.scan_mem_multiplier');
+        perform set_config('enable_sort', 'off', true),
+                set_config('enable_bitmapscan', 'off', true),
+                set_config('hnsw.ef_search', greatest(setting.ef_search, k)::text, true),
+                set_config('hnsw.iterative_scan', 'relaxed_order', true),
+                set_config('hnsw.max_scan_tuples', '20000', true),
+                set_config('hnsw.scan_mem_multiplier', '4', true);
+        -- PostgreSQL 17 and later trust the order of the index, so the sort is by distance + 0.
+        execute format(
+            'with near as materialized ('
+            'select embedding.chunk_id, embedding.embedding::halfvec(%1$s) <=> $1::halfvec(%1$s) as distance'
+            || conditions
+            || ' order by embedding.embedding::halfvec(%1$s) <=> $1::halfvec(%1$s) limit $9)'
+            ' select array_agg(near.chunk_id order by near.distance + 0, near.chunk_id),'
+            ' array_agg(near.distance order by near.distance + 0, near.chunk_id) from near',
+            dimensions)
+           into ids, distances
+          using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+                key_prefix, filter, wanted;
+        perform set_config('enable_sort', 'on', true),
+                set_config('enable_bitmapscan', 'on', true),
+                set_config('hnsw.ef_search', ef_before, true),
+                set_config('hnsw.iterative_scan', scan_before, true),
+                set_config('hnsw.max_scan_tuples', tuples_before, true),
+                set_config('hnsw.scan_mem_multiplier', memory_before, true);
+        if coalesce(cardinality(ids), 0) >= wanted or forced_mode = 'ann' then
+            return query
+                select found.chunk_id, found.rank::integer, 1 - found.distance, 'ann'
+                  from unnest(ids, distances) with ordinality as found(chunk_id, distance, rank)
+                 order by found.rank
+                 limit k;
+            return;
+        end if;
+        -- The budget of the scan ran out: the matches are not where the query is.
+        mode := 'exact-after-ann';
+    end if;
+
+    if mode = 'sketch' then
+        return query execute format(
+            'with near as materialized ('
+            'select embedding.chunk_id' || conditions
+            || ' order by embedding.sketch <~> binary_quantize($1), embedding.chunk_id limit $10)'
+            ' select found.chunk_id,'
+            ' row_number() over (order by found.distance, found.chunk_id)::integer,'
+            ' 1 - found.distance, ''sketch'''
+            ' from (select embedding.chunk_id, embedding.embedding <=> $1 as distance'
+            ' from near join ragpg.embedding on embedding.tenant_id = %s'
+            ' and embedding.chunk_id = near.chunk_id) as found'
+            ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id limit $9',
+            tenant)
+          using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+                key_prefix, filter, k, greatest(setting.sketch_rescored, k * 6);
+        return;
+    end if;
+
+    -- "+ 0" keeps the ordering away from any HNSW index, so this is exact whatever indexes exist.
+    return query execute
+        'select found.chunk_id,'
+        ' row_number() over (order by found.distance, found.chunk_id)::integer,'
+        ' 1 - found.distance, $10'
+        ' from (select embedding.chunk_id, (embedding.embedding <=> $1) + 0 as distance'
+        || conditions
+        || ' order by 2, 1 limit $9) as found'
+        ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id'
+      using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+            key_prefix, filter, k, mode;
+end $$;
+comment on function ragpg._search_dense is
+    'search_dense for functions that know the numbers; forced_mode (exact, sketch, ann) is for checks.';
+
+create or replace function ragpg.search_dense(
+    collection text,
+    query_embedding halfvec,
+    k integer default 150,
+    sources text[] default null,
+    tags_all text[] default null,
+    tags_any text[] default null,
+    modified_from timestamptz default null,
+    modified_before timestamptz default null,
+    key_prefix text default null,
+    filter jsonpath default null
+)
+returns table (chunk_id bigint, rank integer, score double precision, mode text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    tenant integer := ragpg.current_tenant();
+begin
+    return query
+        select found.chunk_id, found.rank, found.score, found.mode
+          from ragpg._search_dense(
+                   tenant, ragpg.collection_number(search_dense.collection), query_embedding, k,
+                   sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
+                   filter) as found;
+end $$;
+comment on function ragpg.search_dense is
+    'The k nearest chunks by cosine (score, -1 to 1), ties by chunk_id; expired documents are left out. Never fewer than k while as many match. mode says how: exact, sketch (1 bit a dimension, rescored exactly), ann (HNSW), exact-after-ann. A zero or null vector finds nothing. Raises RG001, RG003, RG005, RG009.';
+
+create or replace function ragpg.score_dense(
+    tenant integer, collection integer, query_embedding halfvec, chunk_ids bigint[]
+)
+returns table (chunk_id bigint, score double precision)
+language plpgsql stable security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    if query_embedding is null or l2_norm(query_embedding) = 0 then
+        return;
+    end if;
+    return query
+        select embedding.chunk_id, 1 - (embedding.embedding <=> query_embedding)
+          from ragpg.embedding
+         where embedding.tenant_id = score_dense.tenant
+           and embedding.collection_id = score_dense.collection
+           and embedding.chunk_id = any (chunk_ids);
+end $$;
+comment on function ragpg.score_dense is
+    'Cosine of the query with each of these chunks; none for a zero or null vector.';

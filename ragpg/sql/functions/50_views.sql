@@ -1,0 +1,94 @@
+-- 50_views.sql: views for people; row-level security of the tables beneath applies to each.
+
+create or replace view ragpg.collection_overview with (security_invoker = true) as
+select collection.tenant_id, collection.collection_id, collection.name,
+       (select array_agg(collection_alias.alias order by collection_alias.alias)
+          from ragpg.collection_alias
+         where collection_alias.tenant_id = collection.tenant_id
+           and collection_alias.collection_id = collection.collection_id) as aliases,
+       collection.embedding_provider, collection.embedding_model, collection.dimensions,
+       collection.context_provider, collection.context_model, collection.splitter,
+       collection.max_tokens, collection.language,
+       (select count(*) from ragpg.document
+         where document.tenant_id = collection.tenant_id
+           and document.collection_id = collection.collection_id) as documents,
+       (select count(*) from ragpg.embedding
+         where embedding.tenant_id = collection.tenant_id
+           and embedding.collection_id = collection.collection_id) as chunks
+  from ragpg.collection;
+comment on view ragpg.collection_overview is
+    'One row per collection: its recipe, aliases, and how much it holds.';
+
+create or replace view ragpg.document_overview with (security_invoker = true) as
+select document.tenant_id, collection.name as collection, document.key, document.title,
+       document.revision, document.media_type, document.tags, document.modified_at,
+       document.owner, document.review_by, document.expires_at, document.updated_at,
+       length(document.text) as characters, counted.chunks, counted.without_context
+  from ragpg.document
+  join ragpg.collection using (tenant_id, collection_id)
+ cross join lateral (
+           select count(*) as chunks, count(*) filter (where chunk.context is null) as without_context
+             from ragpg.chunk
+            where chunk.tenant_id = document.tenant_id
+              and chunk.document_id = document.document_id
+       ) as counted;
+comment on view ragpg.document_overview is 'One row per live document, with its number of chunks.';
+
+create or replace view ragpg.chunk_overview with (security_invoker = true) as
+select chunk.tenant_id, collection.name as collection, document.key as document_key,
+       document.title as document_title, chunk.chunk_id, chunk.position, chunk.start, chunk.stop,
+       chunk.page, chunk.section_path, chunk.context, chunk.context_error, chunk.table_header,
+       chunk.text, document.source, document.tags, document.metadata, document.modified_at
+  from ragpg.chunk
+  join ragpg.document using (tenant_id, document_id)
+  join ragpg.collection on collection.tenant_id = chunk.tenant_id
+                       and collection.collection_id = chunk.collection_id;
+comment on view ragpg.chunk_overview is
+    'One row per live chunk with its document''s title, source, tags, metadata and modified time.';
+
+create or replace view ragpg.pending with (security_invoker = true) as
+select staged_document.tenant_id, collection.name as collection, staged_document.key,
+       staged_document.status, staged_document.attempts, staged_document.last_error,
+       counted.chunks, counted.without_context, counted.without_embedding,
+       staged_document.updated_at
+  from ragpg.staged_document
+  join ragpg.collection using (tenant_id, collection_id)
+ cross join lateral (
+           select count(*) as chunks,
+                  count(*) filter (where staged_chunk.context is null) as without_context,
+                  count(*) filter (where staged_chunk.embedding is null) as without_embedding
+             from ragpg.staged_chunk
+            where staged_chunk.tenant_id = staged_document.tenant_id
+              and staged_chunk.collection_id = staged_document.collection_id
+              and staged_chunk.document_key = staged_document.key
+       ) as counted;
+comment on view ragpg.pending is
+    'One row per version that is not live: in work, failed with its last error, or without text.';
+
+create or replace view ragpg.spend with (security_invoker = true) as
+select usage.tenant_id, usage.collection_id, usage.provider, usage.model, usage.operation,
+       date_trunc('day', usage.used_at) as day, count(*) as calls,
+       sum(usage.input_tokens) as input_tokens, sum(usage.output_tokens) as output_tokens,
+       sum(usage.cache_write_tokens) as cache_write_tokens,
+       sum(usage.cache_read_tokens) as cache_read_tokens,
+       sum(usage.cost_usd) as cost_usd,
+       count(*) filter (where usage.cost_usd is null) as calls_without_price
+  from ragpg.usage
+ group by usage.tenant_id, usage.collection_id, usage.provider, usage.model, usage.operation,
+       date_trunc('day', usage.used_at);
+comment on view ragpg.spend is 'What was paid, by day, provider, model and operation.';
+
+create or replace view ragpg.search_log with (security_invoker = true) as
+select search.tenant_id, search.search_id, search.searched_at, search.query, search.filter,
+       search_hit.fused_rank, search_hit.dense_rank, search_hit.dense_score,
+       search_hit.lexical_rank, search_hit.lexical_score, search_hit.fused_score,
+       search_hit.rerank_rank, search_hit.rerank_score, search_hit.shown, search_hit.cited,
+       chunk.chunk_id, document.key as document_key, chunk.section_path,
+       left(chunk.text, 80) as beginning
+  from ragpg.search
+  join ragpg.search_hit using (tenant_id, search_id)
+  left join ragpg.chunk using (tenant_id, chunk_id)
+  left join ragpg.document on document.tenant_id = chunk.tenant_id
+                          and document.document_id = chunk.document_id;
+comment on view ragpg.search_log is
+    'One row per candidate of each logged search: its rank in each arm, and what became of it.';

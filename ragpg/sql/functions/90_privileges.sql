@@ -1,0 +1,74 @@
+-- 90_privileges.sql: who may do what. Applied last, after every upgrade.
+
+do $$
+declare
+    unsealed record;
+begin
+    -- Every table that has a tenant gets the one policy; a table of a later revision cannot be
+    -- forgotten. The owner, as whom definer functions run, is not bound and checks by itself.
+    for unsealed in
+        select class.oid::regclass as name
+          from pg_class as class
+         where class.relnamespace = 'ragpg'::regnamespace
+           and class.relkind in ('r', 'p')
+           and exists (select from pg_attribute
+                        where attrelid = class.oid and attname = 'tenant_id' and not attisdropped)
+           and not exists (select from pg_policy
+                            where polrelid = class.oid and polname = 'current_tenant_only')
+    loop
+        execute format('alter table %s enable row level security', unsealed.name);
+        execute format(
+            'create policy current_tenant_only on %s using (tenant_id = ragpg.current_tenant())'
+            ' with check (tenant_id = ragpg.current_tenant())', unsealed.name);
+    end loop;
+end $$;
+
+revoke all on schema ragpg from public;
+revoke all on all tables in schema ragpg from public, ragpg_app, ragpg_reader;
+revoke all on all sequences in schema ragpg from public, ragpg_app, ragpg_reader;
+revoke all on all functions in schema ragpg from public, ragpg_app, ragpg_reader;
+grant usage on schema ragpg to ragpg_app, ragpg_reader;
+
+-- Both may look, each at its tenant.
+grant select on
+    ragpg.tenant, ragpg.collection, ragpg.collection_alias, ragpg.document, ragpg.chunk,
+    ragpg.embedding, ragpg.staged_document, ragpg.staged_chunk, ragpg.search, ragpg.search_hit,
+    ragpg.usage, ragpg.golden_query, ragpg.qrel,
+    ragpg.collection_overview, ragpg.document_overview, ragpg.chunk_overview, ragpg.pending,
+    ragpg.spend, ragpg.search_log
+    to ragpg_app, ragpg_reader;
+grant select on ragpg.alembic_version, ragpg.installation to ragpg_app, ragpg_reader;
+
+-- The service writes what is not live yet, the log and evaluation data; live rows only by publish.
+grant insert, update, delete on
+    ragpg.staged_document, ragpg.staged_chunk, ragpg.search, ragpg.search_hit, ragpg.golden_query,
+    ragpg.qrel
+    to ragpg_app;
+grant insert on ragpg.usage to ragpg_app;
+
+grant execute on function
+    ragpg.current_tenant(), ragpg.use_tenant(text, boolean), ragpg.collection_number(text),
+    ragpg.contextualized(text, text, text),
+    ragpg.attributes(jsonb, text, text, text[], timestamptz)
+    to ragpg_app, ragpg_reader;
+grant execute on function
+    ragpg.create_tenant(text), ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
+    ragpg.delete_collection(text), ragpg.publish(text, text, uuid),
+    ragpg.delete_document(text, text)
+    to ragpg_app;
+
+do $$
+declare
+    visible record;
+begin
+    -- Search and its explanations, whatever their signatures are.
+    for visible in
+        select proc.oid::regprocedure as name
+          from pg_proc as proc
+         where proc.pronamespace = 'ragpg'::regnamespace
+           and proc.proname in ('tokenize', 'search_lexical', 'explain_lexical', 'query_lexemes',
+                                'search_dense', 'search_hybrid')
+    loop
+        execute format('grant execute on function %s to ragpg_app, ragpg_reader', visible.name);
+    end loop;
+end $$;

@@ -1,0 +1,18 @@
+-- Stage 2.
+
+-- name: set_context
+-- A context changes what is embedded, so the vector goes.
+update ragpg.staged_chunk
+   set context = %(context)s, context_error = %(context_error)s,
+       contextualized_at = case when %(context)s::text is null then null else now() end,
+       embedding = case when %(context)s::text is null then staged_chunk.embedding end
+ where staged_chunk.tenant_id = ragpg.current_tenant()
+   and staged_chunk.collection_id = %(collection_id)s
+   and staged_chunk.document_key = %(key)s
+   and staged_chunk.position = %(position)s
+   and exists (
+           select from ragpg.staged_document
+            where staged_document.tenant_id = staged_chunk.tenant_id
+              and staged_document.collection_id = staged_chunk.collection_id
+              and staged_document.key = staged_chunk.document_key
+              and staged_document.claim = %(claim)s);

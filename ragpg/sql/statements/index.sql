@@ -1,0 +1,17 @@
+-- Stage 3.
+
+-- name: set_embeddings
+-- Only where the claim still holds: a newer ingest may have split the document otherwise.
+update ragpg.staged_chunk
+   set embedding = made.embedding
+  from unnest(%(keys)s::text[], %(claims)s::uuid[], %(positions)s::integer[],
+              %(embeddings)s::halfvec[]) as made(key, claim, position, embedding)
+  join ragpg.staged_document
+    on staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = made.key
+   and staged_document.claim = made.claim
+ where staged_chunk.tenant_id = staged_document.tenant_id
+   and staged_chunk.collection_id = staged_document.collection_id
+   and staged_chunk.document_key = made.key
+   and staged_chunk.position = made.position;

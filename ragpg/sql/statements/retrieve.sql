@@ -1,0 +1,53 @@
+-- Stage 4.
+
+-- name: retrieve_hybrid
+-- One row per hit, best first; columns are the fields of ragpg.Hit, and the two arms' modes.
+select hit.rank, hit.chunk_id, document.key as document_key, document.title as document_title,
+       document.source, chunk.section_path, chunk.position, chunk.start, chunk.stop, chunk.page,
+       chunk.text, chunk.table_header, chunk.context, document.tags, document.metadata,
+       document.modified_at, hit.dense_rank, hit.dense_score, hit.lexical_rank, hit.lexical_score,
+       hit.fused_score, hit.dense_mode, hit.lexical_mode
+  from ragpg.search_hybrid(
+           %(collection)s, %(query)s, %(embedding)s::halfvec, %(k)s, depth => %(depth)s,
+           sources => %(sources)s, tags_all => %(tags_all)s, tags_any => %(tags_any)s,
+           modified_from => %(modified_from)s, modified_before => %(modified_before)s,
+           key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath,
+           dense_weight => %(dense_weight)s, lexical_weight => %(lexical_weight)s,
+           exclude => %(exclude)s, after => %(after)s) as hit
+  join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant() and chunk.chunk_id = hit.chunk_id
+  join ragpg.document on document.tenant_id = chunk.tenant_id
+                     and document.document_id = chunk.document_id
+ order by hit.rank;
+
+-- name: query_lexemes
+select count(*) as lexemes from ragpg.query_lexemes(%(collection)s, %(query)s);
+
+-- name: log_search
+insert into ragpg.search (
+    tenant_id, collection_id, query, query_embedding, filter, k, dense_mode, lexical_mode,
+    reranker, notices, degraded, timings_ms)
+values (
+    ragpg.current_tenant(), %(collection_id)s, %(query)s, %(embedding)s::halfvec, %(filter)s,
+    %(k)s, %(dense_mode)s, %(lexical_mode)s, %(reranker)s, %(notices)s, %(degraded)s,
+    %(timings_ms)s)
+returning search.search_id;
+
+-- name: log_search_hits
+insert into ragpg.search_hit (
+    tenant_id, search_id, chunk_id, dense_rank, dense_score, lexical_rank, lexical_score,
+    fused_rank, fused_score, rerank_rank, rerank_score, shown)
+select ragpg.current_tenant(), %(search_id)s, hit.chunk_id, hit.dense_rank, hit.dense_score,
+       hit.lexical_rank, hit.lexical_score, hit.fused_rank, hit.fused_score, hit.rerank_rank,
+       hit.rerank_score, hit.shown
+  from jsonb_to_recordset(%(hits)s) as hit(
+           chunk_id bigint, dense_rank integer, dense_score double precision,
+           lexical_rank integer, lexical_score double precision, fused_rank integer,
+           fused_score double precision, rerank_rank integer, rerank_score double precision,
+           shown boolean);
+
+-- name: log_citations
+update ragpg.search_hit
+   set cited = true
+ where search_hit.tenant_id = ragpg.current_tenant()
+   and search_hit.search_id = %(search_id)s
+   and search_hit.chunk_id = any (%(chunk_ids)s);

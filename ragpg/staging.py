@@ -1,0 +1,64 @@
+"""What stages 1 to 3 hand on: a document that is not live yet, and how each step is written down."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
+
+from psycopg.types.json import Jsonb
+
+from ragpg.database import Connection, statements
+from ragpg.types import Chunk, Document, Usage
+
+Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedChunk:
+    """A chunk of a version that is not live; `live` when it will keep a live chunk's number."""
+
+    position: int
+    start: int
+    stop: int
+    text: str
+    section_path: list[str]
+    table_header: str
+    context: str | None
+    embedded: bool
+    live: bool
+
+    def chunk(self) -> Chunk:
+        """The same as the public value."""
+        return Chunk(
+            position=self.position,
+            start=self.start,
+            stop=self.stop,
+            text=self.text,
+            section_path=tuple(self.section_path),
+            table_header=self.table_header,
+            context=self.context,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A document that this ingest has claimed, with its chunks in order."""
+
+    document: Document
+    claim: uuid.UUID
+    chunks: tuple[StagedChunk, ...]
+
+
+async def record_usage(
+    conn: Connection, collection_id: int | None, usage: Sequence[Usage]
+) -> None:
+    """Write provider calls to ragpg.usage, in the transaction that stores what they paid for."""
+    if not usage:
+        return
+    calls = [asdict(call) | {"duration_ms": call.duration_s * 1000} for call in usage]
+    await conn.execute(
+        statements("client")["insert_usage"],
+        {"collection_id": collection_id, "calls": Jsonb(calls)},
+    )

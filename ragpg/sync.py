@@ -1,0 +1,216 @@
+"""Blocking twins of the async client: the same names, no await. Documentation is on the originals.
+
+A client runs an event loop in one thread of its own; open it after a fork. It cannot join a
+transaction of your own blocking psycopg connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from ragpg.client import AsyncClient, AsyncCollection
+from ragpg.errors import InputError
+from ragpg.filters import Filter
+from ragpg.ingestion import IngestProgress
+from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
+from ragpg.retrieve import Weights
+from ragpg.settings import Settings
+from ragpg.types import Answer, AnswerDelta, Document, Hits, IngestReport, Qrel, Recipe
+
+_END = object()
+
+
+class Client:
+    """Blocking twin of `AsyncClient`."""
+
+    def __init__(  # noqa: PLR0913  all keyword-only
+        self,
+        settings: Settings | None = None,
+        *,
+        engine: AsyncEngine | None = None,
+        embedder: Embedder | None = None,
+        context_writer: ContextWriter | None = None,
+        reranker: Reranker | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        self._inner = AsyncClient(
+            settings,
+            engine=engine,
+            embedder=embedder,
+            context_writer=context_writer,
+            reranker=reranker,
+            generator=generator,
+        )
+        self._portal: BlockingPortal | None = None
+        self._stack = ExitStack()
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Blocking twin."""
+        return cls(Settings.from_env())
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.callback(lambda: portal.call(self._inner.aclose))
+            portal.call(self._inner.__aenter__)
+            self._portal = portal
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Blocking twin of `AsyncClient.aclose`."""
+        self._portal = None
+        self._stack.close()
+
+    def collection(self, *, tenant: str, name: str) -> Collection:
+        """Blocking twin."""
+        return Collection(self, tenant=tenant, name=name)
+
+    def create_tenant(self, key: str) -> None:
+        """Blocking twin."""
+        self.portal.call(lambda: self._inner.create_tenant(key))
+
+    def collections(self, *, tenant: str) -> list[dict[str, Any]]:
+        """Blocking twin."""
+        return self.portal.call(lambda: self._inner.collections(tenant=tenant))
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this client."""
+        return self._inner.settings
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """The thread that the event loop runs in. Raises InputError when the client is not open."""
+        if self._portal is None:
+            raise InputError("the client is not open; use it as `with ragpg.Client(..) as client`")
+        return self._portal
+
+    @property
+    def inner(self) -> AsyncClient:
+        """The async client beneath."""
+        return self._inner
+
+
+class Collection:
+    """Blocking twin of `AsyncCollection`."""
+
+    def __init__(self, client: Client, *, tenant: str, name: str) -> None:
+        self._client = client
+        self._inner: AsyncCollection = client.inner.collection(tenant=tenant, name=name)
+        self.tenant = tenant
+        self.name = name
+
+    @property
+    def _portal(self) -> BlockingPortal:
+        return self._client.portal
+
+    def create(self, recipe: Recipe | None = None) -> Recipe:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.create(recipe))
+
+    def recipe(self) -> Recipe:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.recipe())
+
+    def set_alias(self, alias: str) -> None:
+        """Blocking twin."""
+        self._portal.call(lambda: self._inner.set_alias(alias))
+
+    def drop(self) -> None:
+        """Blocking twin."""
+        self._portal.call(lambda: self._inner.drop())
+
+    def ingest(
+        self,
+        documents: Iterable[Document],
+        *,
+        progress: Callable[[IngestProgress], None] | None = None,
+    ) -> IngestReport:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(lambda: self._inner.ingest(documents, progress=progress))
+
+    def ingest_files(
+        self,
+        paths: Sequence[Path],
+        *,
+        progress: Callable[[IngestProgress], None] | None = None,
+    ) -> IngestReport:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(lambda: self._inner.ingest_files(paths, progress=progress))
+
+    def document(self, key: str) -> Document:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.document(key))
+
+    def delete(self, key: str) -> bool:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.delete(key))
+
+    def retrieve(  # noqa: PLR0913  all keyword-only
+        self,
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int = 150,
+        weights: Weights = Weights(),  # noqa: B008  frozen
+        exclude: Sequence[int] = (),
+        after: int | None = None,
+    ) -> Hits:
+        """Blocking twin, without `conn`."""
+        return self._portal.call(
+            lambda: self._inner.retrieve(
+                query, where=where, k=k, weights=weights, exclude=exclude, after=after
+            )
+        )
+
+    def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.rerank(query, hits, k=k))
+
+    def search(
+        self, query: str, *, where: Filter | None = None, k: int = 20, depth: int = 150
+    ) -> Hits:
+        """Blocking twin."""
+        return self._portal.call(
+            lambda: self._inner.search(query, where=where, k=k, depth=depth)
+        )
+
+    def generate(self, query: str, hits: Hits) -> Answer:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.generate(query, hits))
+
+    def stream(self, query: str, hits: Hits) -> Iterator[AnswerDelta | Answer]:
+        """Blocking twin: a plain generator."""
+        iterator = self._inner.stream(query, hits)
+        while True:
+            item = self._portal.call(anext, iterator, _END)
+            if item is _END:
+                return
+            yield item  # type: ignore[misc]  # anext's default widens the type to object
+
+    def ask(self, query: str, *, where: Filter | None = None, k: int = 20) -> Answer:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.ask(query, where=where, k=k))
+
+    def evaluate(
+        self,
+        queries: Mapping[str, str],
+        qrels: Iterable[Qrel],
+        *,
+        measures: Sequence[str] = ("nDCG@10", "Recall@20", "RR"),
+    ) -> Mapping[str, float]:
+        """Blocking twin."""
+        return self._portal.call(
+            lambda: self._inner.evaluate(queries, qrels, measures=measures)
+        )

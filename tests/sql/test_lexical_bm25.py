@@ -1,0 +1,202 @@
+"""The SQL ranking is the BM25 ranking, whatever was written, removed and rolled back before."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import psycopg
+import pytest
+from lexical_corpus import (
+    add,
+    assert_same_ranking,
+    make_home,
+    random_text,
+    reference_ranking,
+    remove,
+    search,
+)
+
+QUERIES = ["wort1", "wort1 wort2 wort3", "wort7 wort150 wort2 wort2", "wort299 wort250 absent"]
+
+
+def check(conn, home, k=25):
+    for query in QUERIES:
+        assert_same_ranking(
+            search(conn, home, query, k), reference_ranking(conn, home, query, k)
+        )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_scores_equal_python_before_and_after_updates_and_deletes(owner, seed):
+    rng = random.Random(seed)
+    home = make_home(owner)
+    ids = []
+    for batch in (1, 3, 40, 1, 100):
+        ids += add(owner, home, [random_text(rng) for _ in range(batch)])
+    check(owner, home)
+    gone = rng.sample(ids, 60)
+    remove(owner, home, gone)
+    check(owner, home)
+    add(owner, home, [random_text(rng) for _ in range(len(gone))])
+    check(owner, home)
+
+
+def test_scores_follow_the_average_length_of_now_although_weights_are_stored(owner):
+    rng = random.Random(4)
+    home = make_home(owner)
+    add(owner, home, ["wort1 wort2"] * 3)
+    add(owner, home, [" ".join(random_text(rng) for _ in range(5)) for _ in range(80)])
+    drift = owner.execute("select drift from ragpg.lexical_health").fetchone()[0]
+    assert drift > 10
+    check(owner, home)
+    owner.execute("select ragpg.rebuild_lexical(%s, %s)", [home.tenant, home.collection])
+    drift, advice = owner.execute("select drift, advice from ragpg.lexical_health").fetchone()
+    assert 0.99 < drift < 1.01
+    assert advice == "good"
+    check(owner, home)
+
+
+def test_a_rolled_back_write_leaves_no_trace(owner):
+    rng = random.Random(5)
+    home = make_home(owner)
+    ids = add(owner, home, [random_text(rng) for _ in range(50)])
+    before = search(owner, home, "wort1 wort2 wort9")
+    with owner.transaction(force_rollback=True):
+        add(owner, home, [random_text(rng) for _ in range(20)])
+        with owner.transaction(force_rollback=True):
+            remove(owner, home, ids[:10])
+        remove(owner, home, ids[10:20])
+    assert search(owner, home, "wort1 wort2 wort9") == before
+    check(owner, home)
+
+
+def test_scores_are_right_after_ten_concurrent_writers_of_one_tenant(owner, database):
+    home = make_home(owner)
+    failures: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            with psycopg.connect(database.owner_url) as conn:
+                for turn in range(8):
+                    ids = add(conn, home, [random_text(rng) for _ in range(rng.randint(2, 6))])
+                    if turn % 3 == 1:
+                        remove(conn, home, ids[:1])
+                    if turn % 4 == 3:
+                        conn.rollback()
+                    conn.commit()
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    writers = [threading.Thread(target=write, args=[seed]) for seed in range(10)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=60)
+    assert not failures
+    assert owner.execute(
+        "select chunks = stored_chunks, chunks > 150 from ragpg.lexical_health"
+    ).fetchone() == (True, True)
+    check(owner, home)
+    owner.execute("select ragpg.compact_lexical(%s, %s)", [home.tenant, home.collection])
+    check(owner, home)
+
+
+def test_many_small_writes_are_merged_so_that_a_search_reads_few_runs(owner):
+    rng = random.Random(6)
+    home = make_home(owner)
+    for _ in range(70):
+        add(owner, home, [random_text(rng)])
+    runs = owner.execute("select runs from ragpg.lexical_health").fetchone()[0]
+    assert runs <= 16
+    check(owner, home)
+
+
+def test_a_removed_lexeme_leaves_the_counts_when_they_are_compacted(owner):
+    home = make_home(owner)
+    add(owner, home, ["alpha beta", "beta gamma"])
+    remove(owner, home, add(owner, home, ["delta"]))
+    owner.execute("select ragpg.compact_lexical(%s, %s)", [home.tenant, home.collection])
+    counts = owner.execute(
+        "select entry.value from ragpg.lexeme_count, ragpg._entries(counts) as entry order by 1"
+    ).fetchall()
+    assert counts == [(1.0,), (1.0,), (2.0,)]
+
+
+def test_a_snapshot_sees_the_statistics_and_rows_of_one_moment(owner, database):
+    rng = random.Random(7)
+    home = make_home(owner)
+    add(owner, home, [random_text(rng) for _ in range(30)])
+    with psycopg.connect(database.owner_url) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("select set_config('ragpg.tenant_id', %s, false)", [str(home.tenant)])
+        before = search(reader, home, "wort1 wort2 wort3")
+        for _ in range(10):
+            add(owner, home, [random_text(rng)])
+        assert search(reader, home, "wort1 wort2 wort3") == before
+        reader.commit()
+        assert search(reader, home, "wort1 wort2 wort3") != before
+
+
+def test_a_writer_under_repeatable_read_does_not_fail_when_runs_are_due(owner, database):
+    home = make_home(owner)
+    for _ in range(7):
+        add(owner, home, ["alpha"])
+    with psycopg.connect(database.owner_url) as writer:
+        writer.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        writer.execute("select 1")
+        add(owner, home, ["beta"])
+        add(writer, home, ["gamma"])
+    assert len(search(owner, home, "alpha beta gamma", 20)) == 9
+
+
+def test_equal_texts_score_equal_and_rank_by_chunk_id_in_every_run(owner):
+    home = make_home(owner)
+    ids = add(owner, home, ["the disk of replica seven is full"] * 12 + ["other words"] * 5)
+    for _ in range(20):
+        found = search(owner, home, "replica disk full", 5)
+        assert [chunk_id for chunk_id, _ in found] == ids[:5]
+        assert len({score for _, score in found}) == 1
+
+
+def test_score_lexical_gives_the_search_scores_and_zero_for_a_chunk_without_a_match(owner):
+    rng = random.Random(8)
+    home = make_home(owner)
+    ids = add(owner, home, [random_text(rng) for _ in range(40)] + ["nothing"])
+    scores = dict(
+        owner.execute(
+            "select * from ragpg.score_lexical(%s, %s, 'wort1 wort2', %s)",
+            [home.tenant, home.collection, ids],
+        ).fetchall()
+    )
+    assert set(scores) == set(ids)
+    assert scores[ids[-1]] == 0
+    assert scores | dict(search(owner, home, "wort1 wort2", 50)) == scores
+
+
+def test_explain_adds_up_to_the_score_and_names_every_lexeme(owner):
+    home = make_home(owner)
+    ids = add(owner, home, ["restart the broker", "the broker is slow", "a slow disk"])
+    found = dict(search(owner, home, "restart slow broker absent"))
+    rows = owner.execute(
+        "select lexeme, chunks, frequency, contribution"
+        " from ragpg.explain_lexical('notes', 'restart slow broker absent', %s)",
+        [ids[1]],
+    ).fetchall()
+    assert {(row[0], row[1], row[2]) for row in rows} == {
+        ("restart", 1, 0),
+        ("slow", 2, 1),
+        ("broker", 2, 1),
+        ("absent", 0, 0),
+    }
+    assert sum(row[3] for row in rows) == pytest.approx(found[ids[1]], rel=1e-9)
+    lexemes = owner.execute(
+        "select lexeme, times, chunks, round(idf::numeric, 4)"
+        " from ragpg.query_lexemes('notes', 'slow slow absent')"
+    ).fetchall()
+    assert [(row[0], row[1], row[2], float(row[3])) for row in lexemes] == [
+        ("absent", 1, 0, 2.0794),
+        ("slow", 2, 2, 0.47),
+    ]

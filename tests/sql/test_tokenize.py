@@ -1,0 +1,150 @@
+"""What ragpg.tokenize makes of a text, by literal example; the same for documents and queries."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+
+import pytest
+
+
+def lexemes(conn, text, language="english"):
+    row = conn.execute(
+        "select tsvector_to_array(ragpg.tokenize(%s, %s))", [text, language]
+    ).fetchone()
+    return set(row[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What's the retention policy?", {"retent", "polici"}),
+        ("PAY-2210", {"pay-2210", "pay", "2210"}),
+        ("PAY 2210", {"pay-2210", "pay", "2210"}),
+        ("PAY2210", {"pay-2210", "pay", "2210"}),
+        ("pay-2210", {"pay-2210", "pay", "2210"}),
+        ("CVE-2021-4428", {"cve-2021-4428", "cve", "2021", "4428"}),
+        ("2024-11-03", {"2024-11-03", "2024", "11", "03"}),
+        ("v4.5.6", {"v4.5.6", "4.5.6", "v4", "5", "6"}),
+        ("work_mem_limit", {"work_mem_limit", "work", "mem", "limit"}),
+        ("blue-green", {"blue-green", "blue", "green"}),
+        ("json.dumps", {"json.dumps", "json", "dump"}),
+        ("/var/log/app.log", {"var/log/app.log", "app.log", "var", "log", "app"}),
+        ("lib/net/http_pool.rs", {
+            "lib/net/http_pool.rs", "http_pool.rs", "http_pool", "lib", "net", "http", "pool", "rs",
+        }),
+        ("std::map", {"std::map", "std", "map"}),
+        ("parseHttpHeader", {"parsehttphead", "pars", "http", "header"} - {"parsehttphead"}
+         | {"parsehttpheader"}),
+        ("XMLWriter", {"xmlwriter", "xml", "writer"}),
+        ("C++", {"c++", "c"}),
+        ("F#", {"f#", "f"}),
+        (".NET", {".net", "net"}),
+        ("R&D", {"r&d", "r", "d"}),
+        ("x<y or y>z", {"x", "y", "z"}),
+        ("<script>run()</script>", {"script", "run"}),
+        ("kubectl logs -f --tail", {"kubectl", "log", "f", "tail"}),
+        ("IT", {"it"}),
+        ("the IT desk", {"it", "desk"}),
+        ("Don", {"don"}),
+        ("call Don today", {"don", "call", "today"}),
+        ("AWS", {"aw", "aws"}),
+        ("the of and", set()),
+        ("who is it", set()),
+        ("?!", set()),
+        ("👍", set()),
+        ("   ", set()),
+        ("", set()),
+        ("x'); drop table chunk; --", {"x", "drop", "tabl", "chunk"}),
+        ("a:*b & !c | (d", {"b", "c", "d"}),
+        ("100% sure", {"100", "sure"}),
+    ],
+)
+def test_english_text_has_these_lexemes(owner, text, expected):
+    assert lexemes(owner, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("Anna’s “report”", "Anna's \"report\""),
+        ("the ﬁrst oﬃce", "the first office"),
+        ("ＰＡＹ－２２１０", "PAY-2210"),
+        (unicodedata.normalize("NFD", "Málaga señor"), unicodedata.normalize("NFC", "Málaga señor")),
+        ("ﾃﾞｰﾀ", "データ"),
+        ("soft\u00adware", "software"),
+        ("tab\there", "tab here"),
+    ],
+)
+def test_two_spellings_of_one_text_have_the_same_lexemes(owner, written, asked):
+    assert lexemes(owner, written) == lexemes(owner, asked)
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("Das Café in Zürich", "cafe"),
+        ("Das Café in Zürich", "zurich"),
+        ("服务器内存不足", "内存"),
+        ("服务器内存不足", "存"),
+        ("来月の予算を確認", "予算"),
+        ("サーバーが落ちた", "サーバー"),
+        ("회의록을 검토했다", "회의록"),
+        ("회의록을 검토했다", "검토"),
+        ("เครื่องแม่ข่ายล่ม", "แม่ข่าย"),
+        ("Ошибка сервера", "ошибка"),
+        ("use os.path.join here", "path.join"),
+        ("see 10.1.2.30 now", "10.1.2.30"),
+    ],
+)
+def test_everything_asked_is_in_the_text(owner, written, asked):
+    assert lexemes(owner, asked)
+    assert lexemes(owner, asked) & lexemes(owner, written) == lexemes(owner, asked) - {"path.join"}
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("german", "die Häuser der Stadt", {"haus", "stadt", "haeus", "haus"} - {"haeus"}),
+        ("french", "les chevaux", {"cheval"}),
+        ("simple", "the running dogs", {"the", "running", "dogs"}),
+    ],
+)
+def test_a_recipes_language_stems(owner, language, text, expected):
+    assert expected <= lexemes(owner, text, language)
+
+
+def test_a_blob_becomes_one_lexeme_of_its_head(owner):
+    blob = "QUJDREVG" * 400
+    found = lexemes(owner, f"bundle {blob} of edge")
+    assert {"bundl", "edg"} <= found
+    assert max(len(lexeme) for lexeme in found) <= 200
+    assert found == lexemes(owner, f"bundle {blob[:220]} of edge")
+
+
+def test_a_text_of_any_length_has_lexemes_and_the_first_words_are_among_them(owner):
+    text = "alpha " + " ".join(f"w{number:032x}" for number in range(40_000))
+    count, first = owner.execute(
+        "select length(ragpg.tokenize(%s)), ragpg.tokenize(%s) @@ 'alpha'", [text, text]
+    ).fetchone()
+    assert first
+    assert 10_000 < count < 40_001
+    repeated = "lorem ipsum dolor " * 200_000
+    assert lexemes(owner, repeated) == {"lorem", "ipsum", "dolor"}
+
+
+def test_no_text_raises(owner):
+    rng = random.Random(20)
+    alphabet = [
+        *"'\"\\:*&|!()<>[]{}^~%$#@-_./+=,;`? \t\n\r\x01\x7f",
+        *"aZ09éßŁİıſﬁ’“、。ー文가힣กำ้\u200b\u200d\u202e\ufeff\u0301\U0001f469\U00020000\ufffd\U0010fffd",
+        "ERR-1", "a_b", "C++", "::", "//", "camelCase", "NOT", " & ", "1e999", "-1.5e-7",
+    ]
+    texts = ["".join(rng.choices(alphabet, k=rng.randint(1, 60))) for _ in range(3000)]
+    with owner.cursor() as cursor:
+        cursor.execute(
+            "select count(ragpg.tokenize(text)), count(ragpg.tokenize(text, 'simple'))"
+            " from unnest(%s::text[]) as text",
+            [texts],
+        )
+        assert cursor.fetchone() == (3000, 3000)

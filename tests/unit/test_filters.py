@@ -1,0 +1,235 @@
+"""Filters as values: what they refuse, their JSON, and what they compile to."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+import ragpg.filters as ragpg
+from ragpg.errors import FilterError
+from ragpg.filter_jsonpath import FilterArguments, compile_filter
+from ragpg.filters import And, Filter, Not, Or
+
+NOON = dt.datetime(2025, 6, 1, 12, tzinfo=dt.UTC)
+TICK = dt.timedelta(microseconds=1)
+
+
+def test_conditions_on_typed_columns_that_must_all_hold_become_typed_arguments():
+    where = (
+        ragpg.source.in_(["wiki", "hr"])
+        & ragpg.tags.all("a")
+        & ragpg.tags.all("b", "a")
+        & ragpg.tags.any("x", "y")
+        & ragpg.key.prefix("hr/")
+        & (ragpg.modified >= NOON)
+        & (ragpg.modified <= NOON)
+    )
+    assert compile_filter(where) == FilterArguments(
+        sources=("wiki", "hr"),
+        tags_all=("a", "b"),
+        tags_any=("x", "y"),
+        key_prefix="hr/",
+        modified_from=NOON,
+        modified_before=NOON + TICK,
+    )
+
+
+def test_two_conditions_on_one_column_become_their_intersection():
+    where = (
+        ragpg.source.in_(["wiki", "hr"])
+        & (ragpg.source == "hr")
+        & (ragpg.key.prefix("hr/") & ragpg.key.prefix("hr/2025"))
+        & (ragpg.modified > NOON)
+        & (ragpg.modified >= NOON)
+        & ragpg.modified.between(NOON, NOON + 9 * TICK)
+        & (ragpg.modified < NOON + 5 * TICK)
+    )
+    assert compile_filter(where) == FilterArguments(
+        sources=("hr",),
+        key_prefix="hr/2025",
+        modified_from=NOON + TICK,
+        modified_before=NOON + 5 * TICK,
+    )
+
+
+def test_sources_that_exclude_each_other_find_nothing():
+    where = (ragpg.source == "wiki") & (ragpg.source == "hr")
+    assert compile_filter(where) == FilterArguments(sources=())
+
+
+def test_an_empty_list_of_sources_or_tags_is_not_left_out():
+    assert compile_filter(ragpg.source.in_([])) == FilterArguments(sources=())
+    assert compile_filter(ragpg.tags.any()) == FilterArguments(tags_any=())
+    assert compile_filter(ragpg.tags.all()) == FilterArguments()
+
+
+def test_no_filter_and_the_empty_filter_leave_every_argument_out():
+    assert compile_filter(None) == FilterArguments()
+    assert compile_filter(Filter()) == FilterArguments()
+    assert compile_filter(Filter() & Filter()) == FilterArguments()
+
+
+def test_an_alternative_over_typed_columns_becomes_a_jsonpath():
+    where = (ragpg.source == "wiki") | ragpg.tags.any("adr", "rfc")
+    assert compile_filter(where) == FilterArguments(
+        filter='strict (exists($ ? (@."@source" == "wiki"))'
+        ' || exists($ ? (exists(@."@tags"[*] ? ((@ == "adr" || @ == "rfc"))))))'
+    )
+
+
+def test_a_negated_alternative_becomes_conjuncts_and_a_double_negation_none():
+    source, year = ragpg.source == "wiki", ragpg.field("year") == 2025
+    assert compile_filter(~(~source | year)) == FilterArguments(
+        sources=("wiki",), filter='strict !(exists($ ? (@."year" == 2025)))'
+    )
+
+
+def test_metadata_becomes_one_strict_jsonpath_in_which_each_test_stands_alone():
+    where = (ragpg.field("year") >= 2025) & (ragpg.field("team", "lead") != "ada")
+    assert compile_filter(where) == FilterArguments(
+        filter='strict (exists($ ? (@."year" >= 2025))'
+        ' && !(exists($ ? (@."team"."lead" == "ada"))))'
+    )
+
+
+def test_an_instant_is_compared_in_utc_at_one_width():
+    where = ragpg.field("due") < dt.datetime(
+        2025, 1, 1, 1, 30, tzinfo=dt.timezone(dt.timedelta(hours=2))
+    )
+    assert compile_filter(where) == FilterArguments(
+        filter='strict exists($ ? (@."@instants"."due" < "2024-12-31T23:30:00.000000Z"))'
+    )
+
+
+def test_a_date_stands_for_its_midnight_in_utc():
+    assert compile_filter(ragpg.modified >= dt.date(2025, 6, 1)) == FilterArguments(
+        modified_from=dt.datetime(2025, 6, 1, tzinfo=dt.UTC)
+    )
+
+
+def test_the_last_microsecond_of_time_has_no_successor_and_is_still_compared():
+    last = dt.datetime.max.replace(tzinfo=dt.UTC)
+    assert compile_filter(ragpg.modified <= last) == FilterArguments(
+        filter='strict exists($ ? (@."@modified_at" <= "9999-12-31T23:59:59.999999Z"))'
+    )
+
+
+def test_names_and_values_are_written_as_json_strings():
+    where = ragpg.field('a"b\\') == "O'Brien\n\"$.*\" 👍"
+    assert compile_filter(where) == FilterArguments(
+        filter='strict exists($ ? (@."a\\"b\\\\" == "O\'Brien\\n\\"$.*\\" 👍"))'
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ragpg.field("year") > True, "year > got True, which has no order"),
+        (lambda: ragpg.field("year") > None, "year > got None, which has no order"),
+        (lambda: ragpg.field("tag").in_("abc"), "tag in wants a list, not 'abc'"),
+        (lambda: ragpg.field("tag").not_in(3), "tag not_in wants a list, not 3"),
+        (lambda: ragpg.field("x") == float("nan"), "x == got nan, which JSON"),
+        (lambda: ragpg.field("x") < float("inf"), "x < got inf, which JSON"),
+        (lambda: ragpg.field("x") == 10**400, "x == got a number of more than 300 digits"),
+        (lambda: ragpg.field("x") == [1], "of type list; it accepts text, a number"),
+        (lambda: ragpg.field("x") == {"a": 1}, "of type dict; it accepts text, a number"),
+        (lambda: ragpg.field("x") == "a\0", "Postgres holds neither NUL"),
+        (lambda: ragpg.field("x") == "\ud83d", "nor half a surrogate"),
+        (lambda: ragpg.field("x") < NOON.replace(tzinfo=None), "without a zone"),
+        (lambda: ragpg.field("x").between(1, "2"), "two values of one type"),
+        (lambda: ragpg.field("x").between(1, NOON), "two values of one type"),
+        (lambda: ragpg.field("x").contains([1]), "or an object of these"),
+        (lambda: ragpg.field("x").prefix(1), "x prefix wants text, not 1"),
+        (lambda: ragpg.modified >= "2025-01-01", "a date or a datetime with a zone"),
+        (lambda: ragpg.modified.contains(1), "'modified' has no operator 'contains'"),
+        (lambda: ragpg.source == 3, "source == compares with text, not with 3"),
+        (lambda: ragpg.source == None, "source == compares with text, not with None"),  # noqa: E711
+        (lambda: ragpg.key.exists(), "'key' has no operator 'exists'; it accepts ==, !=, in"),
+        (lambda: ragpg.tags.any(["adr"]), "tags any wants text, not ['adr']"),
+        (lambda: ragpg.field("tenant"), "pass the argument tenant= instead"),
+        (lambda: ragpg.field("Collection"), "pass the argument collection= instead"),
+        (lambda: ragpg.field("@source"), "names that begin with @ are reserved"),
+        (lambda: ragpg.field(), "wants the name of a metadata field"),
+        (lambda: ragpg.field("a") == 1 and ragpg.field("b") == 2, "join filters with &, | and ~"),
+        (lambda: 1 < ragpg.field("a") < 3, "join filters with &, | and ~"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_what_can(build, message):
+    with pytest.raises(FilterError) as raised:
+        build()
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ({}, Filter()),
+        ({"year": 2025}, ragpg.field("year") == 2025),
+        ({"year": {">=": 2025}}, ragpg.field("year") >= 2025),
+        ({"year": None}, ragpg.field("year") == None),  # noqa: E711
+        (
+            {"year": {">=": 2020, "<": 2025}, "a.b": 1},
+            And(
+                parts=(
+                    ragpg.field("year") >= 2020,
+                    ragpg.field("year") < 2025,
+                    ragpg.field("a.b") == 1,
+                )
+            ),
+        ),
+        ({"field": ["a", "b"], "in": [1, "x"]}, ragpg.field("a", "b").in_([1, "x"])),
+        ({"field": ["source"], "==": "x"}, ragpg.field("source") == "x"),
+        ({"field": ["tennant"], "==": "x"}, ragpg.field("tennant") == "x"),
+        ({"tags": {"any": ["adr"]}}, ragpg.tags.any("adr")),
+        ({"source": "wiki"}, ragpg.source == "wiki"),
+        ({"key": {"prefix": "hr/"}}, ragpg.key.prefix("hr/")),
+        ({"modified": {">=": "2025-06-01T12:00:00Z"}}, ragpg.modified >= NOON),
+        ({"modified": {"<": "2025-06-01"}}, ragpg.modified < dt.date(2025, 6, 1)),
+        ({"due": {"<": {"at": "2025-06-01"}}}, ragpg.field("due") < dt.date(2025, 6, 1)),
+        ({"due": {"at": "2025-06-01"}}, ragpg.field("due") == dt.date(2025, 6, 1)),
+        ({"due": "2025-06-01"}, ragpg.field("due") == "2025-06-01"),
+        ({"x": {"exists": False}}, ragpg.comparison("field", ("x",), "exists", operand=False)),
+        ({"x": {"contains": {"at": 1}}}, ragpg.field("x").contains({"at": 1})),
+        ({"x": {"between": [1, 2.5]}}, ragpg.field("x").between(1, 2.5)),
+        ({"and": []}, And(parts=())),
+        ({"or": [{"a": 1}, {"not": {"b": 2}}]},
+         Or(parts=(ragpg.field("a") == 1, Not(part=ragpg.field("b") == 2)))),
+    ],
+)  # fmt: skip
+def test_json_says_the_same_as_python_and_comes_back_equal(value, where):
+    assert Filter.from_json(value) == where
+    assert Filter.from_json(where.to_json()) == where
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"tag": {"$regexx": "a"}}, "'tag' has no operator '$regexx'; it accepts ==, !=, <"),
+        ({"tag": {"gte": 3}}, "'tag' has no operator 'gte'; it accepts ==, !=, <"),
+        ({"tag": {}}, "'tag' has no condition"),
+        ({"tennant": "acme"}, "'tennant' looks like 'tenant', which is the argument tenant="),
+        ({"tenant": "acme"}, "pass the argument tenant= instead"),
+        ({"field": ["collection"], "==": 1}, "pass the argument collection= instead"),
+        ({"tag": "a", "$limit": 5}, "'$limit' is not known here; accepted are and, or, not"),
+        ({"and": {"a": 1}}, "'and' wants a list of filters"),
+        ({"not": [1]}, "a filter is an object"),
+        ({"field": "a", "==": 1}, "'field' wants a list of names"),
+        ({"source": {"any": ["x"]}}, "'source' has no operator 'any'; it accepts ==, !=, in"),
+        ({"tags": ["adr"]}, "'tags' has no operator '=='; it accepts any, all, none"),
+        ({"tags": {"any": "adr"}}, "tags any wants a list, not 'adr'"),
+        ({"modified": {">=": "yesterday"}}, "'yesterday' is no date"),
+        ({"modified": {">=": 5}}, "5 is no date"),
+        ({"modified": {">=": "2025-06-01T12:00:00"}}, "without a zone"),
+        ({"x": {"exists": 1}}, "x exists wants true or false, not 1"),
+        ({"x": {"between": [1]}}, "wants a low and a high value, not 1 values"),
+        ({1: 2}, "1 is not known here"),
+        ([["tag", "=", "a"]], "a filter is an object"),
+        ("tag = 'a'", "a filter is an object"),
+        (None, "a filter is an object"),
+    ],
+)
+def test_json_that_is_not_known_is_refused_and_never_ignored(value, message):
+    with pytest.raises(FilterError) as raised:
+        Filter.from_json(value)
+    assert message in str(raised.value)
