@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragpg import errors
-    from ragpg.client import AsyncClient, AsyncCollection
+    from ragpg.client import AsyncClient
+    from ragpg.collection import AsyncCollection
     from ragpg.filters import Filter, field, key, modified, source, tags
     from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
     from ragpg.retrieve import Weights
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 # Loaded when first asked for, so that `import ragpg` and `ragpg --help` load no driver, no model
 # and no vendor's SDK.
 _HOME = {
-    "client": ("AsyncClient", "AsyncCollection"),
+    "client": ("AsyncClient",),
+    "collection": ("AsyncCollection",),
     "filters": ("Filter", "field", "key", "modified", "source", "tags"),
     "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
     "retrieve": ("Weights",),
@@ -96,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    import importlib  # noqa: PLC0415  most imports of this package never get here
+    import importlib
 
     if name == "errors":
         return importlib.import_module("ragpg.errors")

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_block import table as gfm_table
 from markdown_it.token import Token
 
 from ragpg.tokens import is_blank
@@ -42,7 +45,37 @@ _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"(?>\r\n|\r|\n)(?:[^\S\r\n]*+(?>\r\n|\r|\n))++")
 _COMMENTS = re.compile(r"\s*(?:<!--(?:(?!-->).)*-->\s*)+", re.DOTALL)
 _HEADING_ID = re.compile(r"\s*\{\s*[#.][^{}]*\}\s*$")
+
+
+def _table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
+    """Whether a GFM table starts here, as markdown-it says; its rows make no tokens.
+
+    With three tokens a cell, 300,000 rows of two cells took 20 s and 1 GB.
+    """
+    if not gfm_table(state, start_line, end_line, silent=True):
+        return False
+    if silent:
+        return True
+    rules = state.md.block.ruler.getRules("blockquote")
+    outer, state.parentType = state.parentType, "table"
+    line = start_line + 2
+    while (
+        line < end_line
+        and state.sCount[line] >= state.blkIndent
+        and not state.isEmpty(line)
+        and not state.is_code_block(line)
+        and not any(rule(state, line, end_line, True) for rule in rules)
+    ):
+        line += 1
+    state.push("table_open", "table", 1).map = [start_line, line]
+    state.push("table_close", "table", -1)
+    state.parentType = outer
+    state.line = line
+    return True
+
+
 _BLOCKS = MarkdownIt("commonmark").enable("table").disable("inline")
+_BLOCKS.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
 _INLINE = MarkdownIt("commonmark")
 
 
@@ -82,10 +115,12 @@ def line_starts(text: str, start: int = 0, stop: int | None = None) -> list[int]
     return starts
 
 
-def markdown_blocks(text: str) -> list[Block]:
+@lru_cache(maxsize=2)
+def markdown_blocks(text: str) -> tuple[Block, ...]:
     """The CommonMark blocks (and GFM tables) of `text`, touching, from 0 to its end.
 
-    Linear; about 1.5 seconds for a megabyte of short paragraphs.
+    Linear; about a second for a megabyte of short paragraphs. The last two texts are kept,
+    because reading a document, checking it and splitting it each need its blocks.
     """
     starts = line_starts(text)
     stops = [*starts[1:], len(text)]
@@ -96,7 +131,7 @@ def markdown_blocks(text: str) -> list[Block]:
     roots = _tree(_BLOCKS.parse("\n".join(lines)))
     starts.append(len(text))
     blocks = _siblings(text, roots, starts, 0, len(text))
-    return list(_with_definitions(text, blocks, roots, starts))
+    return tuple(_with_definitions(text, blocks, roots, starts))
 
 
 def _tree(tokens: Sequence[Token]) -> list[_Open]:
@@ -184,8 +219,8 @@ def _clipped(block: Block, start: int, stop: int) -> Block:
 
 def table_rows(text: str, table: Block, *, repeat_header: bool) -> list[Block]:
     """A table's rows as blocks; the first holds header, delimiter and the first row."""
-    starts = line_starts(text, table.start, table.stop)
-    lines = [start for start in starts if not is_blank(text[start : start + _LINE_MAX])]
+    starts = [*line_starts(text, table.start, table.stop), table.stop]
+    lines = [start for start, stop in pairwise(starts) if not is_blank(text[start:stop])]
     edges = [table.start, *lines[3:], table.stop]
     header = text[table.start : lines[2]] if repeat_header and len(lines) > 2 else ""  # noqa: PLR2004
     return [

@@ -1,59 +1,19 @@
-"""The async client: the only place where stages meet. `ragpg.sync` is its blocking twin."""
+"""The async client. `ragpg.sync` is its blocking twin."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Self
 
-import anyio.to_thread
-from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ragpg import evaluate, generate, parse, rerank, retrieve
+from ragpg.collection import STATEMENTS, AsyncCollection
 from ragpg.composition import Given, Providers
-from ragpg.database import Connection, Database, fetch_rows, statements
-from ragpg.embedded import EmbeddedPostgres, start_embedded, stop_embedded
-from ragpg.errors import (
-    CollectionExists,
-    CollectionNotFound,
-    DocumentError,
-    DocumentNotFound,
-    InputError,
-    RagpgError,
-    RecipeMismatch,
-)
-from ragpg.filters import Filter
-from ragpg.ingestion import IngestProgress, Ingestion
-from ragpg.ingest import STATEMENTS as INGEST
-from ragpg.migrate import migrate
+from ragpg.database import Connection, fetch_rows
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
-from ragpg.retrieve import Weights
+from ragpg.runtime import Runtime
 from ragpg.settings import Settings
-from ragpg.staging import record_usage
-from ragpg.types import (
-    Answer,
-    AnswerDelta,
-    Document,
-    DocumentFailure,
-    Hits,
-    IngestReport,
-    Qrel,
-    Recipe,
-)
-
-STATEMENTS = statements("client")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is stored of a collection, read once per handle."""
-
-    collection_id: int
-    recipe: Recipe
 
 
 class AsyncClient:
@@ -63,7 +23,7 @@ class AsyncClient:
     and migrated. Providers that are passed in are used as they are and not closed.
     """
 
-    def __init__(  # noqa: PLR0913  all keyword-only
+    def __init__(
         self,
         settings: Settings | None = None,
         *,
@@ -73,17 +33,13 @@ class AsyncClient:
         reranker: Reranker | None = None,
         generator: Generator | None = None,
     ) -> None:
-        self.settings = settings or Settings()
-        self._engine = engine
-        self._given = Given(
+        given = Given(
             embedder=embedder,
             context_writer=context_writer,
             reranker=reranker,
             generator=generator,
         )
-        self._providers = Providers(self.settings, self._given)
-        self._database: Database | None = None
-        self._embedded: EmbeddedPostgres | None = None
+        self._runtime = Runtime(settings or Settings(), engine=engine, given=given)
 
     @classmethod
     def from_env(cls) -> Self:
@@ -91,7 +47,7 @@ class AsyncClient:
         return cls(Settings.from_env())
 
     async def __aenter__(self) -> Self:
-        await self._open()
+        await self._runtime.open()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -99,17 +55,11 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the pool and the providers, and let go of the embedded Postgres."""
-        await self._providers.aclose()
-        if self._database is not None:
-            await self._database.aclose()
-            self._database = None
-        if self._embedded is not None:
-            await anyio.to_thread.run_sync(stop_embedded, self._embedded)
-            self._embedded = None
+        await self._runtime.aclose()
 
     def collection(self, *, tenant: str, name: str) -> AsyncCollection:
         """A handle on a tenant's collection or alias; no I/O."""
-        return AsyncCollection(self, tenant=tenant, name=name)
+        return AsyncCollection(self._runtime, tenant=tenant, name=name)
 
     async def create_tenant(self, key: str) -> None:
         """Make a tenant, if it is not there."""
@@ -126,353 +76,20 @@ class AsyncClient:
         self, tenant: str | None, *, conn: Connection | None = None
     ) -> AsyncIterator[Connection]:
         """A psycopg connection in a transaction in which this tenant is set."""
-        database = await self._open()
-        async with database.transaction(tenant, conn=conn) as inside:
+        async with self._runtime.transaction(tenant, conn=conn) as inside:
             yield inside
 
-    async def _open(self) -> Database:
-        if self._database is not None:
-            return self._database
-        settings = self.settings
-        if self._engine is not None:
-            self._database = Database(
-                engine=self._engine, statement_timeout_ms=settings.statement_timeout_ms
-            )
-            return self._database
-        if settings.database_url is not None:
-            url = settings.database_url.get_secret_value()
-        else:
-            embedded = await anyio.to_thread.run_sync(start_embedded, settings.home)
-            self._embedded = embedded
-            await anyio.to_thread.run_sync(migrate, embedded.owner_url)
-            url = embedded.service_url
-        self._database = Database(
-            url=url,
-            pool_max_size=settings.pool_max_size,
-            statement_timeout_ms=settings.statement_timeout_ms,
-            prepared_statements=settings.prepared_statements,
-        )
-        return self._database
+    @property
+    def settings(self) -> Settings:
+        """The settings of this client."""
+        return self._runtime.settings
 
     @property
     def providers(self) -> Providers:
         """The providers of this client."""
-        return self._providers
+        return self._runtime.providers
 
-
-class AsyncCollection:
-    """One tenant's collection; the tenant cannot be forgotten, since it is bound here."""
-
-    def __init__(self, client: AsyncClient, *, tenant: str, name: str) -> None:
-        self._client = client
-        self.tenant = tenant
-        self.name = name
-        self._known: _Known | None = None
-
-    async def create(self, recipe: Recipe | None = None) -> Recipe:
-        """Make the tenant, if need be, and the collection under `recipe`, or the default one.
-
-        A collection that exists under the same recipe is left as it is. Raises RecipeMismatch when
-        it exists under another, CollectionExists when the name is an alias.
-        """
-        await self._client.create_tenant(self.tenant)
-        wanted = recipe or self._client.providers.default_recipe()
-        try:
-            async with self._transaction() as conn:
-                await conn.execute(
-                    STATEMENTS["create_collection"],
-                    {"name": self.name, "recipe": Jsonb(asdict(wanted))},
-                )
-        except CollectionExists:
-            stored = (await self._load()).recipe
-            if recipe is not None and stored != wanted:
-                raise _other_recipe(self.name, stored, wanted) from None
-            return stored
-        return wanted
-
-    async def recipe(self) -> Recipe:
-        """The recipe of this collection. Raises CollectionNotFound."""
-        return (await self._load()).recipe
-
-    async def set_alias(self, alias: str) -> None:
-        """Make `alias` mean this collection from now on."""
-        async with self._transaction() as conn:
-            await conn.execute(
-                STATEMENTS["set_alias"], {"alias": alias, "collection": self.name}
-            )
-
-    async def drop(self) -> None:
-        """Delete this collection with everything in it."""
-        async with self._transaction() as conn:
-            await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
-        self._known = None
-
-    async def ingest(
-        self,
-        documents: Iterable[Document],
-        *,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> IngestReport:
-        """Make these documents live, each whole and at once; unchanged ones cost nothing.
-
-        The tenant and the collection are made, under the default recipe, if they are not there. A
-        document that fails is in `report.failed` and the others go on. Raises ProviderError or
-        DatabaseError when nothing can go on; what was paid for by then is kept.
-        """
-        return await self._ingest(_aiter(documents), progress=progress, from_files=False)
-
-    async def ingest_files(
-        self,
-        paths: Sequence[Path],
-        *,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> IngestReport:
-        """The same for files and whole folders; a document's key is its path below the folder."""
-        found = await anyio.to_thread.run_sync(parse.find_files, paths)
-        return await self._ingest(_parsed(found), progress=progress, from_files=True)
-
-    async def _ingest(
-        self,
-        documents: AsyncIterator[Document | DocumentFailure],
-        *,
-        progress: Callable[[IngestProgress], None] | None,
-        from_files: bool,
-    ) -> IngestReport:
-        await self.create()
-        known = await self._load()
-        providers = self._client.providers
-        ingestion = Ingestion(
-            transaction=self._transaction,
-            collection=self.name,
-            collection_id=known.collection_id,
-            recipe=known.recipe,
-            embedder=providers.embedder(known.recipe, self.name),
-            context_writer=providers.context_writer(known.recipe, self.name),
-            from_files=from_files,
-            progress=progress,
-        )
-        return await ingestion.run(documents)
-
-    async def document(self, key: str) -> Document:
-        """The live document of this key, with its full text. Raises DocumentNotFound."""
-        async with self._transaction() as conn:
-            rows = await fetch_rows(
-                conn, INGEST["document"], {"collection": self.name, "key": key}
-            )
-        if not rows:
-            raise DocumentNotFound(f"collection {self.name!r} has no document {key!r}")
-        row = rows[0]
-        row["tags"], row["page_starts"] = tuple(row["tags"]), tuple(row["page_starts"])
-        return Document(**row)
-
-    async def delete(self, key: str) -> bool:
-        """Delete a document with all its chunks, at once; False when there was none."""
-        async with self._transaction() as conn:
-            rows = await fetch_rows(
-                conn, INGEST["delete_document"], {"collection": self.name, "key": key}
-            )
-        return bool(rows[0]["deleted"])
-
-    async def retrieve(  # noqa: PLR0913  all keyword-only
-        self,
-        query: str,
-        *,
-        where: Filter | None = None,
-        k: int = 150,
-        weights: Weights = Weights(),  # noqa: B008  frozen
-        exclude: Sequence[int] = (),
-        after: int | None = None,
-        conn: Connection | None = None,
-    ) -> Hits:
-        """The `k` best hits of both arms, fused, best first; not reranked, not logged.
-
-        `after` is the chunk id of the last hit of the page before. `conn` is your own psycopg
-        connection, whose transaction is used. Raises EmptyQueryError, FilterError, NotFoundError,
-        ProviderError (the query could not be embedded).
-        """
-        return (
-            await self._retrieve(
-                query, where=where, k=k, weights=weights, exclude=exclude, after=after, conn=conn
-            )
-        )[0]
-
-    async def _retrieve(  # noqa: PLR0913  all keyword-only
-        self,
-        query: str,
-        *,
-        where: Filter | None,
-        k: int,
-        weights: Weights,
-        exclude: Sequence[int],
-        after: int | None,
-        conn: Connection | None,
-    ) -> tuple[Hits, Sequence[float]]:
-        query = retrieve.checked_query(query)
-        known = await self._load(conn)
-        embedder = self._client.providers.embedder(known.recipe, self.name)
-        started = time.perf_counter()
-        embedded = await embedder.embed([query], purpose="query")
-        embed_s = time.perf_counter() - started
-        started = time.perf_counter()
-        async with self._transaction(conn=conn) as inside:
-            await record_usage(inside, known.collection_id, embedded.usage)
-            hits = await retrieve.retrieve(
-                inside,
-                query,
-                collection=self.name,
-                embedding=embedded.vectors[0],
-                dimensions=known.recipe.dimensions,
-                where=where,
-                k=k,
-                weights=weights,
-                exclude=exclude,
-                after=after,
-            )
-        timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
-        hits = replace(hits, timings_s=timings, usage=embedded.usage)
-        return hits, embedded.vectors[0]
-
-    async def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
-        """The `k` best of these hits by the reranker, or the fused order with `degraded` set."""
-        if hits.query != query:
-            hits = replace(hits, query=query)
-        reranker = self._client.providers.reranker()
-        if reranker is None or not hits:
-            return replace(hits, hits=hits.hits[:k])
-        reranked = await rerank.rerank(
-            hits, reranker, k=k, timeout_s=self._client.settings.rerank_timeout_s
-        )
-        new = reranked.usage[len(hits.usage) :]
-        if new:
-            known = await self._load()
-            async with self._transaction() as conn:
-                await record_usage(conn, known.collection_id, new)
-        return reranked
-
-    async def search(
-        self, query: str, *, where: Filter | None = None, k: int = 20, depth: int = 150
-    ) -> Hits:
-        """The `k` best hits: `depth` retrieved and fused, then reranked; logged with its reasons."""
-        candidates, embedding = await self._retrieve(
-            query, where=where, k=max(k, depth), weights=Weights(), exclude=(), after=None, conn=None
-        )
-        shown = await self.rerank(candidates.query, candidates, k=k)
-        if not self._client.settings.log_searches:
-            return shown
-        known = await self._load()
-        async with self._transaction() as conn:
-            search_id = await retrieve.log_search(
-                conn,
-                collection_id=known.collection_id,
-                candidates=candidates,
-                shown=shown,
-                embedding=embedding,
-                where=where,
-                k=k,
-            )
-        return replace(shown, search_id=search_id)
-
-    async def generate(self, query: str, hits: Hits) -> Answer:
-        """An answer from these hits alone, its citations verified. Raises ProviderError."""
-        answer = await generate.generate(query, hits, await self._generator())
-        await self._record_answer(answer)
-        return answer
-
-    async def stream(self, query: str, hits: Hits) -> AsyncIterator[AnswerDelta | Answer]:
-        """The same as it is written: deltas, then the whole Answer."""
-        async for item in generate.stream(query, hits, await self._generator()):
-            if isinstance(item, Answer):
-                await self._record_answer(item)
-            yield item
-
-    async def ask(self, query: str, *, where: Filter | None = None, k: int = 20) -> Answer:
-        """Search, then generate."""
-        return await self.generate(query, await self.search(query, where=where, k=k))
-
-    async def evaluate(
-        self,
-        queries: Mapping[str, str],
-        qrels: Iterable[Qrel],
-        *,
-        measures: Sequence[str] = ("nDCG@10", "Recall@20", "RR"),
-    ) -> Mapping[str, float]:
-        """Measures of this collection's search on your own queries (text by id) and judgements.
-
-        A qrel's id is a document key; a document counts at the rank of its first chunk.
-        """
-        run: dict[str, list[str]] = {}
-        for query_id, query in queries.items():
-            hits = await self.search(query, k=150)
-            run[query_id] = list(dict.fromkeys(hit.document_key for hit in hits))
-        return evaluate.evaluate(qrels, run, measures)
-
-    async def _generator(self) -> Generator:
-        known = await self._load()
-        providers = self._client.providers
-        return providers.generator(providers.embedder(known.recipe, self.name))
-
-    async def _record_answer(self, answer: Answer) -> None:
-        known = await self._load()
-        async with self._transaction() as conn:
-            await record_usage(conn, known.collection_id, answer.usage)
-            if answer.hits.search_id is not None:
-                await retrieve.log_citations(
-                    conn,
-                    answer.hits.search_id,
-                    [citation.chunk_id for citation in answer.citations],
-                )
-
-    @asynccontextmanager
-    async def _transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
-        async with self._client.transaction(self.tenant, conn=conn) as inside:
-            yield inside
-
-    async def _load(self, conn: Connection | None = None) -> _Known:
-        if self._known is None:
-            async with self._transaction(conn=conn) as inside:
-                rows = await fetch_rows(
-                    inside, STATEMENTS["collection"], {"collection": self.name}
-                )
-            if not rows:
-                raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
-            row = rows[0]
-            row["facets"] = tuple(row["facets"])
-            names = [each.name for each in fields(Recipe)]
-            self._known = _Known(
-                collection_id=row["collection_id"],
-                recipe=Recipe(**{name: row[name] for name in names}),
-            )
-        return self._known
-
-
-def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:
-    different = [
-        f"{each.name} {getattr(stored, each.name)!r} (wanted {getattr(wanted, each.name)!r})"
-        for each in fields(Recipe)
-        if getattr(stored, each.name) != getattr(wanted, each.name)
-    ]
-    return RecipeMismatch(
-        f"collection {name!r} was made with {', '.join(different)}; a changed recipe is a new"
-        " collection: make one, ingest into it and swap the alias"
-    )
-
-
-async def _aiter(documents: Iterable[Document]) -> AsyncIterator[Document]:
-    for document in documents:
-        if not isinstance(document, Document):
-            raise InputError(f"{type(document).__name__} is no ragpg.Document; build one")
-        yield document
-
-
-async def _parsed(
-    files: Sequence[parse.SourceFile],
-) -> AsyncIterator[Document | DocumentFailure]:
-    for file in files:
-        try:
-            yield await anyio.to_thread.run_sync(
-                lambda file=file: parse.parse_file(file.path, key=file.key)
-            )
-        except DocumentError as exc:
-            yield DocumentFailure(key=file.key, reason=exc.reason, message=str(exc))
-        except RagpgError as exc:
-            yield DocumentFailure(key=file.key, reason="input", message=str(exc))
+    @property
+    def url(self) -> str:
+        """The service's database url; the embedded one's after the client is open."""
+        return self._runtime.url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import SecretStr
 
@@ -12,6 +12,9 @@ from ragpg.errors import ConfigurationError, RecipeMismatch
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.settings import Settings
 from ragpg.types import Recipe
+
+
+Built = TypeVar("Built")
 
 
 @runtime_checkable
@@ -159,10 +162,10 @@ class Providers:
             f"RAGPG_GENERATE_PROVIDER is {chosen!r}; it may be claude or extractive"
         )
 
-    def _once(self, name: tuple[Any, ...], build: Callable[[], Any]) -> Any:
+    def _once(self, name: tuple[Any, ...], build: Callable[[], Built]) -> Built:
         if name not in self._built:
             self._built[name] = build()
-        return self._built[name]
+        return cast("Built", self._built[name])
 
     def _key(self, key: SecretStr | None, variable: str, needed_by: str) -> str:
         if key is None or not key.get_secret_value().strip():
@@ -198,13 +201,13 @@ def _common(settings: Settings) -> dict[str, Any]:
 
 
 def _local() -> Embedder:
-    from ragpg.providers.local import LocalEmbedder  # noqa: PLC0415
+    from ragpg.providers.local import LocalEmbedder
 
     return LocalEmbedder()
 
 
 def _voyage_embedder(recipe: Recipe, key: str, settings: Settings) -> Embedder:
-    from ragpg.providers import voyage  # noqa: PLC0415
+    from ragpg.providers import voyage
 
     kind = (
         voyage.VoyageContextEmbedder
@@ -222,13 +225,13 @@ def _voyage_embedder(recipe: Recipe, key: str, settings: Settings) -> Embedder:
 
 
 def _rule() -> ContextWriter:
-    from ragpg.providers.rule import RuleContextWriter  # noqa: PLC0415
+    from ragpg.providers.rule import RuleContextWriter
 
     return RuleContextWriter()
 
 
 def _claude_writer(recipe: Recipe, key: str, settings: Settings) -> ContextWriter:
-    from ragpg.providers.claude import ClaudeContextWriter  # noqa: PLC0415
+    from ragpg.providers.claude import ClaudeContextWriter
 
     return ClaudeContextWriter(
         api_key=key,
@@ -241,13 +244,13 @@ def _claude_writer(recipe: Recipe, key: str, settings: Settings) -> ContextWrite
 
 
 def _blend() -> Reranker:
-    from ragpg.providers.blend import BlendReranker  # noqa: PLC0415
+    from ragpg.providers.blend import BlendReranker
 
     return BlendReranker()
 
 
 def _cohere_reranker(key: str, settings: Settings) -> Reranker:
-    from ragpg.providers.cohere import CohereReranker  # noqa: PLC0415
+    from ragpg.providers.cohere import CohereReranker
 
     return CohereReranker(
         api_key=key,
@@ -260,7 +263,7 @@ def _cohere_reranker(key: str, settings: Settings) -> Reranker:
 
 
 def _voyage_reranker(key: str, settings: Settings) -> Reranker:
-    from ragpg.providers.voyage import VoyageReranker  # noqa: PLC0415
+    from ragpg.providers.voyage import VoyageReranker
 
     return VoyageReranker(
         api_key=key,
@@ -273,13 +276,13 @@ def _voyage_reranker(key: str, settings: Settings) -> Reranker:
 
 
 def _extractive(embedder: Embedder) -> Generator:
-    from ragpg.providers.extractive import ExtractiveGenerator  # noqa: PLC0415
+    from ragpg.providers.extractive import ExtractiveGenerator
 
     return ExtractiveGenerator(embedder)
 
 
 def _claude_generator(key: str, settings: Settings) -> Generator:
-    from ragpg.providers.claude_generate import ClaudeGenerator  # noqa: PLC0415
+    from ragpg.providers.claude_generate import ClaudeGenerator
 
     return ClaudeGenerator(
         api_key=key,

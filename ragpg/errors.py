@@ -108,7 +108,9 @@ class TenantNotSetError(RagpgError):
 class SchemaError(RagpgError):
     """The database's schema does not fit this code; `found` and `needed` are revisions."""
 
-    def __init__(self, message: str, *, found: str | None = None, needed: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, found: str | None = None, needed: str | None = None
+    ) -> None:
         super().__init__(message)
         self.found = found
         self.needed = needed
@@ -129,7 +131,9 @@ class SchemaTooNew(SchemaError):
 class DatabaseError(RagpgError):
     """Postgres refused or failed; the driver's error is `__cause__`."""
 
-    def __init__(self, message: str, *, sqlstate: str | None = None, retryable: bool = False) -> None:
+    def __init__(
+        self, message: str, *, sqlstate: str | None = None, retryable: bool = False
+    ) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
         self.retryable = retryable

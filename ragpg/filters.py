@@ -72,13 +72,13 @@ class Filter:
 
         Raises FilterError with the accepted list for anything it does not know.
         """
-        from ragpg.filter_json import parse  # noqa: PLC0415 (it builds on this module)
+        from ragpg.filter_json import parse
 
         return parse(value)
 
     def to_json(self) -> dict[str, Any]:
         """JSON that `from_json` turns into an equal filter."""
-        from ragpg.filter_json import render  # noqa: PLC0415 (it builds on this module)
+        from ragpg.filter_json import render
 
         return render(self)
 

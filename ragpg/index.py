@@ -18,6 +18,8 @@ from ragpg.types import Embedded, Usage
 SET_EMBEDDINGS = statements("index")["set_embeddings"]
 # Largest finite value of IEEE 754 half precision, in which vectors are stored.
 HALF_MAX = 65_504.0
+# Smallest number above zero in it; below, everything would be stored as zero.
+HALF_MIN = 6e-8
 # A batch is stored as a whole, so this is also what a crash loses at most, times those in flight.
 BATCH_CHUNKS = 256
 BATCHES_IN_FLIGHT = 4
@@ -41,13 +43,6 @@ class _Item:
     text: str
 
 
-@dataclass(slots=True)
-class _Progress:
-    stored: int
-    failed: dict[str, ProviderError]
-    usage: list[Usage]
-
-
 async def index(
     transaction: Transaction,
     collection_id: int,
@@ -60,14 +55,12 @@ async def index(
     chunk that is at fault stands alone; its document fails, its neighbours go on. Raises
     ProviderError when nothing can be embedded: a wrong key, a vendor that is down.
     """
-    progress = _Progress(stored=0, failed={}, usage=[])
+    work = _Work(transaction, collection_id, embedder)
     if isinstance(embedder, DocumentEmbedder):
         for staged in documents:
             # Chunks are embedded in sight of each other, so one new chunk means all anew.
             if any(not chunk.embedded for chunk in staged.chunks):
-                items = [_item(staged, chunk.position) for chunk in staged.chunks]
-                vectors = await embedder.embed_document([item.text for item in items])
-                await _store(transaction, collection_id, items, vectors, embedder, progress)
+                await work.embed_document(staged, embedder)
     else:
         pending = [
             _item(staged, chunk.position)
@@ -75,18 +68,8 @@ async def index(
             for chunk in staged.chunks
             if not chunk.embedded
         ]
-        limiter = anyio.CapacityLimiter(BATCHES_IN_FLIGHT)
-
-        async def embed_batch(batch: Sequence[_Item]) -> None:
-            async with limiter:
-                await _embed(transaction, collection_id, batch, embedder, progress)
-
-        async with anyio.create_task_group() as group:
-            for start in range(0, len(pending), BATCH_CHUNKS):
-                group.start_soon(embed_batch, pending[start : start + BATCH_CHUNKS])
-    return IndexReport(
-        stored=progress.stored, failed=progress.failed, usage=tuple(progress.usage)
-    )
+        await work.embed(pending)
+    return IndexReport(stored=work.stored, failed=work.failed, usage=tuple(work.usage))
 
 
 def _item(staged: Staged, position: int) -> _Item:
@@ -94,57 +77,75 @@ def _item(staged: Staged, position: int) -> _Item:
     return _Item(staged=staged, position=position, text=chunk.contextualized)
 
 
-async def _embed(
-    transaction: Transaction,
-    collection_id: int,
-    items: Sequence[_Item],
-    embedder: Embedder,
-    progress: _Progress,
-) -> None:
-    try:
-        embedded = await embedder.embed([item.text for item in items], purpose="document")
-        await _store(transaction, collection_id, items, embedded, embedder, progress)
-    except (ProviderRejected, InvalidProviderResponse) as exc:
-        if exc.status in HOPELESS_STATUS:
-            raise
-        if len(items) == 1:
-            item = items[0]
-            progress.failed.setdefault(item.staged.document.key, _named(exc, item))
-            return
-        middle = len(items) // 2
-        for half in (items[:middle], items[middle:]):
-            await _embed(transaction, collection_id, half, embedder, progress)
+class _Work:
+    """One call of `index`: where it writes, who embeds, and what has come of it so far."""
 
+    def __init__(self, transaction: Transaction, collection_id: int, embedder: Embedder) -> None:
+        self._transaction = transaction
+        self._collection_id = collection_id
+        self._embedder = embedder
+        self.stored = 0
+        self.failed: dict[str, ProviderError] = {}
+        self.usage: list[Usage] = []
 
-async def _store(  # noqa: PLR0913  one step of the loops above
-    transaction: Transaction,
-    collection_id: int,
-    items: Sequence[_Item],
-    embedded: Embedded,
-    embedder: Embedder,
-    progress: _Progress,
-) -> None:
-    progress.usage += embedded.usage
-    matrix = checked_vectors(
-        embedded.vectors,
-        count=len(items),
-        dimensions=embedder.dimensions,
-        provider=embedder.provider,
-        model=embedder.model,
-    )
-    async with transaction() as conn:
-        await conn.execute(
-            SET_EMBEDDINGS,
-            {
-                "collection_id": collection_id,
-                "keys": [item.staged.document.key for item in items],
-                "claims": [item.staged.claim for item in items],
-                "positions": [item.position for item in items],
-                "embeddings": [HalfVector(row) for row in matrix],
-            },
+    async def embed(self, items: Sequence[_Item]) -> None:
+        limiter = anyio.CapacityLimiter(BATCHES_IN_FLIGHT)
+
+        async def embed_batch(batch: Sequence[_Item]) -> None:
+            async with limiter:
+                await self._embed_isolating(batch)
+
+        async with anyio.create_task_group() as group:
+            for start in range(0, len(items), BATCH_CHUNKS):
+                group.start_soon(embed_batch, items[start : start + BATCH_CHUNKS])
+
+    async def embed_document(self, staged: Staged, embedder: DocumentEmbedder) -> None:
+        items = [_item(staged, chunk.position) for chunk in staged.chunks]
+        try:
+            await self._store(items, await embedder.embed_document([item.text for item in items]))
+        except (ProviderRejected, InvalidProviderResponse) as exc:
+            if exc.status in HOPELESS_STATUS:
+                raise
+            self.failed[staged.document.key] = exc
+
+    async def _embed_isolating(self, items: Sequence[_Item]) -> None:
+        try:
+            texts = [item.text for item in items]
+            await self._store(items, await self._embedder.embed(texts, purpose="document"))
+        except (ProviderRejected, InvalidProviderResponse) as exc:
+            if exc.status in HOPELESS_STATUS:
+                raise
+            if len(items) == 1:
+                item = items[0]
+                self.failed.setdefault(item.staged.document.key, _named(exc, item))
+                return
+            middle = len(items) // 2
+            for half in (items[:middle], items[middle:]):
+                await self._embed_isolating(half)
+
+    async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
+        self.usage += embedded.usage
+        async with self._transaction() as conn:
+            await record_usage(conn, self._collection_id, embedded.usage)
+        matrix = checked_vectors(
+            embedded.vectors,
+            count=len(items),
+            dimensions=self._embedder.dimensions,
+            provider=self._embedder.provider,
+            model=self._embedder.model,
         )
-        await record_usage(conn, collection_id, embedded.usage)
-    progress.stored += len(items)
+        async with self._transaction() as conn:
+            await conn.execute(
+                SET_EMBEDDINGS,
+                {
+                    "collection_id": self._collection_id,
+                    "keys": [item.staged.document.key for item in items],
+                    "claims": [item.staged.claim for item in items],
+                    "positions": [item.position for item in items],
+                    "embeddings": [HalfVector(row) for row in matrix],
+                },
+            )
+        self.stored += len(items)
 
 
 def _named(exc: ProviderError, item: _Item) -> ProviderError:
@@ -182,12 +183,10 @@ def checked_vectors(
         if len(vector) != dimensions:
             raise refused(f"gave vector {number} with {len(vector)} of {dimensions} dimensions")
     matrix = np.asarray(vectors, dtype=np.float32).reshape(count, dimensions)
-    for number, bad in enumerate(~np.isfinite(matrix).all(axis=1)):
-        if bad:
-            raise refused(f"gave vector {number} with a value that is not finite")
     for number, row in enumerate(matrix):
+        if not np.isfinite(row).all():
+            raise refused(f"gave vector {number} with a value that is not finite")
         largest = float(np.abs(row).max())
-        # Below the smallest half-precision number everything would be stored as zero.
-        if not 6e-8 <= largest <= HALF_MAX:
+        if not HALF_MIN <= largest <= HALF_MAX:
             raise refused(f"gave vector {number} whose largest value is {largest:g}")
     return matrix

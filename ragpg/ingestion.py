@@ -6,7 +6,7 @@ No transaction is open while a provider works, so a crash loses at most the call
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,7 @@ from ragpg.index import index
 from ragpg.ingest import changed, publish, reload, split_document, stage, stage_failure
 from ragpg.protocols import ContextWriter, Embedder
 from ragpg.staging import Staged, Transaction
-from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Usage
+from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Span, Usage
 
 # A group shares embedding batches. Its size bounds memory; the text of a group is held at once.
 GROUP_DOCUMENTS = 64
@@ -74,7 +74,10 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingestion:
-    """One ingest into one collection."""
+    """One ingest into one collection.
+
+    `given_spans`, by document key, stand in for the recipe's splitter where passages are given.
+    """
 
     transaction: Transaction
     collection: str
@@ -83,6 +86,7 @@ class Ingestion:
     embedder: Embedder
     context_writer: ContextWriter | None
     from_files: bool
+    given_spans: Mapping[str, Sequence[Span]] | None = None
     progress: Callable[[IngestProgress], None] | None = None
     _tally: _Tally = field(default_factory=_Tally)
 
@@ -142,9 +146,7 @@ class Ingestion:
             if document.key not in changed_keys:
                 self._tally.unchanged.append(document.key)
                 self._tell(document.key, "unchanged")
-        staged = [
-            one for document in different if (one := await self._stage(document)) is not None
-        ]
+        staged = [one for document in different if (one := await self._stage(document)) is not None]
         self._tally.add_time("ingest", started)
         started = time.perf_counter()
         staged = await self._contextualize(staged)
@@ -159,7 +161,11 @@ class Ingestion:
 
     async def _stage(self, document: Document) -> Staged | None:
         try:
-            spans = await split_document(document, self.recipe, embed=self._embed_sentences)
+            spans = (
+                await split_document(document, self.recipe, embed=self._embed_sentences)
+                if self.given_spans is None
+                else self.given_spans[document.key]
+            )
             async with self.transaction() as conn:
                 return await stage(conn, self.collection_id, document, spans)
         except DocumentError as exc:
@@ -236,12 +242,10 @@ class Ingestion:
         if self.progress is not None:
             tally = self._tally
             documents = sum(
-                map(len, (tally.created, tally.updated, tally.unchanged, tally.failed))
+                len(keys) for keys in (tally.created, tally.updated, tally.unchanged, tally.failed)
             )
             self.progress(
-                IngestProgress(
-                    key=key, outcome=outcome, documents=documents, chunks=tally.chunks
-                )
+                IngestProgress(key=key, outcome=outcome, documents=documents, chunks=tally.chunks)
             )
 
 

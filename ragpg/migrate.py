@@ -96,8 +96,10 @@ def _installed(connection: Connection) -> tuple[str | None, str | None]:
     if not connection.scalar(text("select to_regclass('ragpg.installation') is not null")):
         return None, None
     row = connection.execute(
-        text("select version_num, functions_digest from ragpg.alembic_version"
-             " left join ragpg.installation on true")
+        text(
+            "select version_num, functions_digest from ragpg.alembic_version"
+            " left join ragpg.installation on true"
+        )
     ).one_or_none()
     return (None, None) if row is None else (row[0], row[1])
 
@@ -134,16 +136,21 @@ def _apply_functions(connection: Connection) -> None:
 
 
 def _warnings(connection: Connection) -> tuple[str, ...]:
-    version = str(
-        connection.scalar(text("select extversion from pg_extension where extname = 'vector'"))
-    )
+    version = connection.scalar(text("select extversion from pg_extension where extname='vector'"))
+    warning = pgvector_warning(str(version))
+    return () if warning is None else (warning,)
+
+
+def pgvector_warning(version: str) -> str | None:
+    """Why this version of pgvector should be replaced, or None; from its changelog."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if numbers < (0, 8, 4):
-        return (
-            f"pgvector {version} has faults in HNSW vacuum (before 0.8.4) that its changelog names;"
-            " update the extension",
-        )
-    return ()
+    if numbers < (0, 8, 2):
+        fault = "a buffer overflow in parallel HNSW builds (mended in 0.8.2)"
+    elif numbers < (0, 8, 4):
+        fault = "a fault in HNSW vacuum (mended in 0.8.4)"
+    else:
+        return None
+    return f"pgvector {version} has {fault}; update the extension"
 
 
 def _driver(connection: Connection) -> Any:

@@ -76,7 +76,7 @@ class Generator(Protocol):
     model: str
 
     async def generate(self, query: str, hits: Hits) -> Answer:
-        """A grounded answer, or one that says that the documents hold none. Raises ProviderError."""
+        """A grounded answer, or one that says that there is none. Raises ProviderError."""
         ...
 
     def stream(self, query: str, hits: Hits) -> AsyncIterator[AnswerDelta | Answer]:

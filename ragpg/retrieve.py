@@ -37,7 +37,7 @@ def checked_query(query: str) -> str:
     return cleaned
 
 
-async def retrieve(  # noqa: PLR0913  all keyword-only
+async def retrieve(
     conn: Connection,
     query: str,
     *,
@@ -72,7 +72,7 @@ async def retrieve(  # noqa: PLR0913  all keyword-only
         {
             "collection": collection,
             "query": query,
-            "embedding": None if embedding is None else HalfVector(embedding),
+            "embedding": None if embedding is None else HalfVector(list(embedding)),
             "k": k,
             "depth": max(DEPTH, k),
             "dense_weight": weights.dense,
@@ -117,7 +117,7 @@ def _hit(row: Mapping[str, Any]) -> Hit:
     return Hit(**fields)
 
 
-async def log_search(  # noqa: PLR0913  all keyword-only
+async def log_search(
     conn: Connection,
     *,
     collection_id: int,
@@ -138,7 +138,7 @@ async def log_search(  # noqa: PLR0913  all keyword-only
         {
             "collection_id": collection_id,
             "query": candidates.query,
-            "embedding": None if embedding is None else HalfVector(embedding),
+            "embedding": None if embedding is None else HalfVector(list(embedding)),
             "filter": None if where is None else Jsonb(where.to_json()),
             "k": k,
             "dense_mode": candidates.dense_mode,

@@ -37,9 +37,9 @@ class Settings(BaseSettings):
     pool_max_size: int = Field(10, ge=1, description="Connections held at most.")
     statement_timeout_ms: int = Field(60_000, ge=0, description="Per statement; 0 means none.")
     prepared_statements: bool = Field(
-        True, description="Turn off behind a transaction pooler that does not know them."
+        default=True, description="Turn off behind a transaction pooler that does not know them."
     )
-    log_searches: bool = Field(True, description="Write each search and its candidates to the log.")
+    log_searches: bool = Field(default=True, description="Log each search and its candidates.")
 
     voyage_api_key: SecretStr | None = Field(
         None, validation_alias=AliasChoices("voyage_api_key", "VOYAGE_API_KEY")
@@ -74,5 +74,5 @@ class Settings(BaseSettings):
 
     @classmethod
     def from_env(cls) -> Self:
-        """Settings as the environment says; raises pydantic's ValidationError naming the variable."""
+        """Settings as the environment says; raises pydantic's ValidationError naming the field."""
         return cls()

@@ -1,4 +1,4 @@
-"""What stages 1 to 3 hand on: a document that is not live yet, and how each step is written down."""
+"""What stages 1 to 3 hand on: a document that is not live yet, and what its making used."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ class Staged:
     chunks: tuple[StagedChunk, ...]
 
 
-async def record_usage(
-    conn: Connection, collection_id: int | None, usage: Sequence[Usage]
-) -> None:
+async def record_usage(conn: Connection, collection_id: int | None, usage: Sequence[Usage]) -> None:
     """Write provider calls to ragpg.usage, in the transaction that stores what they paid for."""
     if not usage:
         return

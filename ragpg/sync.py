@@ -14,8 +14,10 @@ from typing import Any, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ragpg.client import AsyncClient, AsyncCollection
+from ragpg.client import AsyncClient
+from ragpg.collection import AsyncCollection
 from ragpg.errors import InputError
+from ragpg.evaluate import Measures
 from ragpg.filters import Filter
 from ragpg.ingestion import IngestProgress
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
@@ -29,7 +31,7 @@ _END = object()
 class Client:
     """Blocking twin of `AsyncClient`."""
 
-    def __init__(  # noqa: PLR0913  all keyword-only
+    def __init__(
         self,
         settings: Settings | None = None,
         *,
@@ -78,7 +80,7 @@ class Client:
 
     def create_tenant(self, key: str) -> None:
         """Blocking twin."""
-        self.portal.call(lambda: self._inner.create_tenant(key))
+        self.portal.call(self._inner.create_tenant, key)
 
     def collections(self, *, tenant: str) -> list[dict[str, Any]]:
         """Blocking twin."""
@@ -117,19 +119,19 @@ class Collection:
 
     def create(self, recipe: Recipe | None = None) -> Recipe:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.create(recipe))
+        return self._portal.call(self._inner.create, recipe)
 
     def recipe(self) -> Recipe:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.recipe())
+        return self._portal.call(self._inner.recipe)
 
     def set_alias(self, alias: str) -> None:
         """Blocking twin."""
-        self._portal.call(lambda: self._inner.set_alias(alias))
+        self._portal.call(self._inner.set_alias, alias)
 
     def drop(self) -> None:
         """Blocking twin."""
-        self._portal.call(lambda: self._inner.drop())
+        self._portal.call(self._inner.drop)
 
     def ingest(
         self,
@@ -151,13 +153,13 @@ class Collection:
 
     def document(self, key: str) -> Document:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.document(key))
+        return self._portal.call(self._inner.document, key)
 
     def delete(self, key: str) -> bool:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.delete(key))
+        return self._portal.call(self._inner.delete, key)
 
-    def retrieve(  # noqa: PLR0913  all keyword-only
+    def retrieve(
         self,
         query: str,
         *,
@@ -182,9 +184,7 @@ class Collection:
         self, query: str, *, where: Filter | None = None, k: int = 20, depth: int = 150
     ) -> Hits:
         """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.search(query, where=where, k=k, depth=depth)
-        )
+        return self._portal.call(lambda: self._inner.search(query, where=where, k=k, depth=depth))
 
     def generate(self, query: str, hits: Hits) -> Answer:
         """Blocking twin."""
@@ -197,7 +197,7 @@ class Collection:
             item = self._portal.call(anext, iterator, _END)
             if item is _END:
                 return
-            yield item  # type: ignore[misc]  # anext's default widens the type to object
+            yield item
 
     def ask(self, query: str, *, where: Filter | None = None, k: int = 20) -> Answer:
         """Blocking twin."""
@@ -208,9 +208,7 @@ class Collection:
         queries: Mapping[str, str],
         qrels: Iterable[Qrel],
         *,
-        measures: Sequence[str] = ("nDCG@10", "Recall@20", "RR"),
-    ) -> Mapping[str, float]:
+        measures: Sequence[str] = ("ndcg@10", "recall@20", "rr"),
+    ) -> Measures:
         """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.evaluate(queries, qrels, measures=measures)
-        )
+        return self._portal.call(lambda: self._inner.evaluate(queries, qrels, measures=measures))

@@ -18,11 +18,10 @@ import regex
 
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _TOKEN = regex.compile(
-    rf"(?<![^\W\d_])[^\W\d_{_UNSPACED}]{{1,7}}"  # a word's first letters
-    rf"|[^\W\d_{_UNSPACED}]{{1,4}}"
+    rf"(?<![^\W\d_])[^\W\d_\p{{Cf}}{_UNSPACED}]{{1,7}}"  # a word's first letters
+    rf"|[^\W\d_\p{{Cf}}{_UNSPACED}]{{1,4}}"
     r"|\d{1,3}"
-    r"|[^\s\p{Cc}\p{Cf}\p{M}]"
-    r"|\p{M}{8}"  # eight stacked marks are a token, so that no text is free however long
+    r"|[^\s\p{Cc}\p{Cf}]"
 )
 _FEW = 4096  # matches held at a time: memory stays flat on a text of any length
 

@@ -81,7 +81,8 @@ class Recipe:
     """How a collection's documents become chunks, contexts and vectors; fixed for its life.
 
     Sizes are tokens as `ragpg.tokens.count_tokens` counts them. `overlap_tokens` applies to text
-    that has no structure. `facets` name metadata keys of few values that filter inside the BM25 scan.
+    that has no structure. `facets` name metadata keys of few values,
+    which filter inside the BM25 scan.
     """
 
     embedding_provider: str = "local"
@@ -137,8 +138,9 @@ class WrittenContext:
 class Hit:
     """A chunk that a search found, best first by `rank`.
 
-    `dense_rank` and `lexical_rank` are None where that arm did not return the chunk; both scores are
-    then still the chunk's true scores (cosine -1..1, BM25 0 or more), or None if not computed.
+    `dense_rank` and `lexical_rank` are None where that arm did not return the chunk; both scores
+    are the chunk's true ones all the same (cosine -1 to 1, BM25 0 or more), or None without a query
+    for that arm.
     `fused_score` is the sum of weight / (k + rank); comparable within one query only.
     `rerank_score` is None before reranking.
     """
@@ -177,8 +179,8 @@ class Hits(Sequence[Hit]):
     """A list of hits with what happened on the way.
 
     `dense_mode` and `lexical_mode` say which plan each arm took. `notices` are sentences about the
-    query (no keyword in it, say); `degraded` are sentences about a part that failed and was left out.
-    `timings_s` are seconds by stage.
+    query (no keyword in it, say); `degraded` are sentences about a part that failed and was left
+    out. `timings_s` are seconds by stage.
     """
 
     hits: tuple[Hit, ...]
@@ -244,8 +246,8 @@ class AnswerBlock:
 class Answer:
     """A grounded answer. `text` is the blocks joined; `citations` are numbered, each once.
 
-    `supported` is False when the documents hold no answer and the text says so. `extractive` is True
-    when the text is verbatim sentences and no model wrote it.
+    `supported` is False when the documents hold no answer and the text says so. `extractive` is
+    True when the text is verbatim sentences and no model wrote it.
     """
 
     query: str

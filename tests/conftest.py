@@ -123,9 +123,7 @@ def owner(database: TestDatabase) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def shared() -> Path:
     """The folder of evaluation data and case inputs, or a skip that says that it is absent."""
-    folder = Path(
-        os.environ.get("RAGPG_SHARED", Path(__file__).resolve().parents[2] / "shared")
-    )
+    folder = Path(os.environ.get("RAGPG_SHARED", Path(__file__).resolve().parents[2] / "shared"))
     if not folder.is_dir():
         pytest.skip(f"no evaluation data at {folder}; set RAGPG_SHARED")
     return folder

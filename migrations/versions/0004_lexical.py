@@ -30,6 +30,7 @@ create table ragpg.lexeme_vector (
     chunk_id bigint not null,
     length integer not null,
     left_out integer not null,
+    expires_at timestamptz,
     weights sparsevec not null,
     primary key (tenant_id, collection_id, chunk_id),
     foreign key (tenant_id, chunk_id) references ragpg.chunk on delete cascade
@@ -49,6 +50,7 @@ comment on column ragpg.lexeme_vector.chunk_id is 'The chunk.';
 comment on column ragpg.lexeme_vector.length is 'Its length: occurrences of lexemes.';
 comment on column ragpg.lexeme_vector.left_out is
     'How many of its different lexemes are not in weights, beyond 16,000; 0 for any normal chunk.';
+comment on column ragpg.lexeme_vector.expires_at is 'Copy of document.expires_at.';
 comment on column ragpg.lexeme_vector.weights is
     'By lexeme_number(lexeme): tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / reference)), see lexical_reference.';
 

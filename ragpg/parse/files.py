@@ -28,9 +28,7 @@ MEDIA_TYPES: Final[dict[str, MediaType]] = {
 }
 # Formats that are known and not read: the suffix says so before the content is looked at.
 UNSUPPORTED: Final = frozenset(
-    ".doc .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .pages .key .numbers .png .jpg .jpeg .gif "
-    ".webp .bmp .tif .tiff .heic .svg .ico .mp3 .mp4 .wav .mov .avi .zip .tar .gz .bz2 .xz .zst .7z "
-    ".rar .exe .dll .so .dylib .bin .o .a .class .jar .pyc .whl .parquet .sqlite .db .onnx .ipynb".split()
+    [".doc", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".ods", ".odp", ".rtf", ".epub", ".pages", ".key", ".numbers", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".svg", ".ico", ".mp3", ".mp4", ".wav", ".mov", ".avi", ".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".exe", ".dll", ".so", ".dylib", ".bin", ".o", ".a", ".class", ".jar", ".pyc", ".whl", ".parquet", ".sqlite", ".db", ".onnx", ".ipynb"]
 )
 _NAMES: Final = frozenset(
     {"dockerfile", "makefile", "readme", "license", "changelog", "jenkinsfile"}

@@ -88,9 +88,9 @@ def parse_pdf(content: bytes, *, key: str) -> Document:
 
 
 def _title(properties: dict[str, str], text: str) -> str | None:
-    title = " ".join(properties.get("Title", "").replace("\0", "").split())
-    if title:
-        return title
+    title = " ".join(properties.get("Title", "").split())
+    if title.strip("\0"):
+        return title  # with its NULs: `clean` counts them
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     return heading[1] if heading else None
 
@@ -164,11 +164,8 @@ def _markdown(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]
                 or before.bottom - line.top > (_GAP_RATIO - 1) * height
             )
             yield "\n" if apart else ""
-        yield (
-            f"{'#' * level} {line.text}\n"
-            if level
-            else f"{_MARKS.sub(chr(92), line.text, count=1)}\n"
-        )
+        mark = f"{'#' * level} " if level else "\\" if _MARKS.match(line.text) else ""
+        yield f"{mark}{line.text}\n"
         before = line
     if lines:
         yield "\n"

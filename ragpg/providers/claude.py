@@ -89,7 +89,7 @@ class ClaudeContextWriter:
 
     provider = "claude"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,

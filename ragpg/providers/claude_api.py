@@ -59,7 +59,7 @@ class Counters:
 class ClaudeApi:
     """One Claude model: requests with retries, and what they used. Close it with `aclose`."""
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,

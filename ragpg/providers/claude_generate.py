@@ -38,7 +38,7 @@ class ClaudeGenerator:
 
     provider = "claude"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,

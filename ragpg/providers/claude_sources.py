@@ -111,7 +111,7 @@ def sources(hits: Hits) -> dict[str, Source]:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Consecutive exact slices that make up `text`, none of them blank, each with its offset.
+    """Consecutive exact slices that make up `text`, with their offsets; blank only if `text` is.
 
     Cut after a sentence or a line, so that a citation quotes little more than what supports it.
     """

@@ -33,7 +33,7 @@ class CohereReranker:
 
     provider = "cohere"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,

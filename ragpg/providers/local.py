@@ -116,7 +116,7 @@ def _runs(encodings: Sequence[Encoding]) -> Iterator[list[Encoding]]:
 
 def _pooled(model: _Model, run: Sequence[Encoding]) -> list[list[float]]:
     """The mean of each text's token vectors, scaled to length 1."""
-    import numpy as np  # noqa: PLC0415 - `ragpg --help` must not wait for it
+    import numpy as np
 
     width = max(len(encoding) for encoding in run)
     ids = np.zeros((len(run), width), dtype=np.int64)
@@ -135,8 +135,8 @@ def _pooled(model: _Model, run: Sequence[Encoding]) -> list[list[float]]:
 @functools.cache
 def _load() -> _Model:
     """The model and its tokenizer, once per process; the caller holds `_turn`."""
-    import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 - 0.2 s and 60 MB
-    from tokenizers import Tokenizer  # noqa: PLC0415
+    import onnxruntime  # type: ignore[import-untyped]
+    from tokenizers import Tokenizer
 
     path = _model_path()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -91,7 +91,7 @@ def claude_model(model: str) -> ClaudeModel | None:
     return CLAUDE_MODELS.get(re.sub(r"-\d{8}$", "", model))
 
 
-def claude_cost_usd(  # noqa: PLR0913
+def claude_cost_usd(
     model: str,
     *,
     input_tokens: int,

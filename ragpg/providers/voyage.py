@@ -45,7 +45,7 @@ class VoyageEmbedder:
 
     provider = "voyage"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,
@@ -103,7 +103,7 @@ class VoyageContextEmbedder:
 
     provider = "voyage"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,
@@ -175,7 +175,7 @@ class VoyageReranker:
 
     provider = "voyage"
 
-    def __init__(  # noqa: PLR0913 - all keyword-only
+    def __init__(
         self,
         *,
         api_key: str,

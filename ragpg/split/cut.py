@@ -44,11 +44,12 @@ def grapheme_floor(text: str, low: int, position: int) -> int:
     ):
         sync -= 1
     boundary = sync
-    # A boundary at `position` depends on no character after it.
-    for match in _GRAPHEME.finditer(text, sync, min(len(text), position + 1)):
-        if match.end() > position:
+    # A boundary at `position` depends on no character after it, and on none before `sync`. The
+    # slice keeps the search for flags from counting back to the start of the text.
+    for match in _GRAPHEME.finditer(text[sync : position + 1]):
+        if sync + match.end() > position:
             break
-        boundary = match.end()
+        boundary = sync + match.end()
     return boundary
 
 
@@ -121,8 +122,7 @@ def _overlap_start(text: str, tokens: TokenMap, begin: int, end: int, *, overlap
             if grapheme_floor(text, begin, place) == place:
                 return place
     boundary = grapheme_floor(text, begin, low)
-    for match in _GRAPHEME.finditer(text, boundary, end):
-        if boundary >= low:
-            break
-        boundary = match.end()
+    if boundary < low:
+        first = _GRAPHEME.match(text[boundary:end])
+        return end if first is None else boundary + first.end()
     return boundary

@@ -58,7 +58,7 @@ class Packer:
         while queue:
             block = queue.popleft()
             draft = self._draft
-            if draft is not None and draft.firm and self._used(draft, draft.stop) >= self._goal:
+            if draft is not None and draft.firm and self._is_full(draft):
                 self._close(draft)
             if self._extend(block):
                 continue
@@ -74,6 +74,13 @@ class Packer:
 
     def _used(self, draft: _Draft, stop: int) -> int:
         return _header_tokens(draft.header) + self._tokens.count(draft.start, stop)
+
+    def _is_full(self, draft: _Draft) -> bool:
+        """Whether the span has its share of the section, and the rest would not fit as well."""
+        return (
+            self._used(draft, draft.stop) >= self._goal
+            and self._used(draft, self._end) > self._limit
+        )
 
     def _alone(self, block: Block) -> int:
         return _header_tokens(block.header) + self._tokens.count(block.start, block.stop)

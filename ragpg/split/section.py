@@ -23,7 +23,7 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def document_blocks(document: Document) -> list[Block]:
+def document_blocks(document: Document) -> Sequence[Block]:
     """The touching blocks of the document's text, by its media type and its key's suffix."""
     if document.media_type != "text":
         return markdown_blocks(document.text)

@@ -104,7 +104,7 @@ async def test_every_chunk_gets_its_own_context_and_its_own_usage(stub):
 async def test_40_chunks_are_one_warm_up_and_39_cache_reads_with_8_in_flight(stub):
     source = document(lines=1_500)
 
-    def gather_after_the_warm_up(call, body):
+    def gather_after_the_warm_up(_, body):
         stub.gather = 8
         return body
 
@@ -242,7 +242,7 @@ async def test_a_tables_repeated_header_is_part_of_what_is_situated(stub):
     )
 
 
-def answered(*content: dict, stop_reason: str = "end_turn", **fields) -> Reply:
+def answered(*content: dict[str, str], stop_reason: str = "end_turn", **fields) -> Reply:
     usage = {"input_tokens": 10, "output_tokens": 3}
     message = {
         "id": "msg_01",
@@ -351,9 +351,13 @@ async def test_a_vendor_that_stays_down_in_the_fan_out_ends_it(stub):
     stub.push(*[Reply(503, claude_error("api_error", "down"))] * 200)
     claude = writer(stub, deadline_s=0.5, concurrency=2)
     seen = []
-    with pytest.raises(ProviderUnavailable):
+
+    async def read() -> None:
         async for written in claude.write(source, cut(source, into=40)):
             seen.append(written)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(ProviderUnavailable):
+        await read()
     await claude.aclose()
     assert 3 <= len(seen) <= 6
     assert all(written.context is None for written in seen)

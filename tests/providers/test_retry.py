@@ -29,7 +29,7 @@ def retry(**changes: float) -> Retry:
 
 def failing(*errors: Exception):
     """An attempt that raises these, one a call, and then returns the number of its call."""
-    calls = []
+    calls: list[None] = []
 
     async def attempt() -> int:
         calls.append(None)
@@ -128,14 +128,14 @@ def test_what_a_vendor_asks_to_wait_is_read_from_seconds_milliseconds_or_a_date(
 async def test_the_first_failure_of_several_calls_cancels_the_others_and_comes_unwrapped():
     cancelled = []
 
-    async def hang() -> int:
+    async def hang() -> None:
         try:
-            return await anyio.sleep_forever()  # type: ignore[func-returns-value]
+            await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             cancelled.append(True)
             raise
 
-    async def fail() -> int:
+    async def fail() -> None:
         raise failed(VENDOR, 503, "down")
 
     with pytest.raises(ProviderUnavailable):

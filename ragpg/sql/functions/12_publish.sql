@@ -132,6 +132,15 @@ begin
     )
     select coalesce(array_agg(embedded.chunk_id), '{}') into added from embedded;
 
+    -- A kept chunk has a new vector only where chunks are embedded in sight of their neighbours.
+    update ragpg.embedding
+       set embedding = kept.embedding
+      from ragpg.staged_chunk as kept
+     where kept.tenant_id = tenant and kept.collection_id = home
+       and kept.document_key = staged.key and kept.chunk_id = embedding.chunk_id
+       and embedding.tenant_id = tenant
+       and embedding.embedding <> kept.embedding;
+
     with changed as (
         update ragpg.embedding
            set source = live.source, tags = live.tags, modified_at = live.modified_at,

@@ -199,11 +199,14 @@ begin
          group by ranked.chunk_id
     ), stored as (
         insert into ragpg.lexeme_vector (
-            tenant_id, collection_id, chunk_id, length, left_out, weights)
+            tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights)
         select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
-               length(read.lexemes) - coalesce(weighted.kept, 0),
+               length(read.lexemes) - coalesce(weighted.kept, 0), embedding.expires_at,
                coalesce(weighted.weights, '{}/1000000000')::sparsevec
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
+          join ragpg.embedding
+            on embedding.tenant_id = lexical_add.tenant_id
+           and embedding.chunk_id = read.chunk_id
           left join weighted on weighted.chunk_id = read.chunk_id
     ), change as (
         select ranked.number, count(*) as chunks from ranked group by ranked.number

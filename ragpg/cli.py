@@ -1,0 +1,342 @@
+"""The command line: ragpg migrate | ingest | search | ask | evaluate | doctor | sql.
+
+Exit codes: 0 done; 1 done, but some documents failed or a check did; 2 the arguments or what they
+name are wrong; 3 a setting, a key or the schema is; 4 the database failed; 5 a vendor did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ragpg import errors
+
+if TYPE_CHECKING:
+    from ragpg.client import AsyncClient
+    from ragpg.collection import AsyncCollection
+    from ragpg.filters import Filter
+
+EXIT_CODES: tuple[tuple[type[errors.RagpgError], int], ...] = (
+    (errors.InputError, 2),
+    (errors.NotFoundError, 2),
+    (errors.ConflictError, 2),
+    (errors.ConfigurationError, 3),
+    (errors.SchemaError, 3),
+    (errors.TenantNotSetError, 2),
+    (errors.DatabaseError, 4),
+    (errors.ProviderError, 5),
+)
+
+app = typer.Typer(
+    name="ragpg",
+    help="Contextual Retrieval on one Postgres. Without RAGPG_DATABASE_URL an embedded Postgres is"
+    " used, without vendor keys the offline parts.",
+    epilog="Exit codes: 0 done; 1 done, but something failed and is named; 2 wrong arguments;"
+    " 3 wrong settings, key or schema; 4 database; 5 vendor.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_options = {"debug": False}
+
+Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Key of the tenant.")]
+Collection = Annotated[str, typer.Option("--collection", "-c", help="Name or alias.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Where = Annotated[
+    str | None, typer.Option("--where", help='A filter as JSON, e.g. {"year": {">=": 2025}}.')
+]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and logs.")] = False,
+) -> None:
+    """Contextual Retrieval on one Postgres."""
+    _options["debug"] = debug
+    if debug:
+        import logging
+
+        logging.basicConfig(level=logging.INFO)
+
+
+@app.command()
+def migrate(as_json: AsJson = False) -> None:
+    """Bring the database to this version's schema; safe to run several times at once."""
+    from ragpg import terminal
+    from ragpg.embedded import start_embedded, stop_embedded
+    from ragpg.migrate import migrate as run
+
+    settings = _settings()
+    url = settings.owner_database_url or settings.database_url
+    if url is not None:
+        report = run(url.get_secret_value())
+    else:
+        embedded = start_embedded(settings.home)
+        try:
+            report = run(embedded.owner_url)
+        finally:
+            stop_embedded(embedded)
+    if as_json:
+        typer.echo(terminal.to_json(report))
+        return
+    if not report.changed:
+        typer.echo(f"nothing to do: the schema is at revision {report.revision}")
+    else:
+        before = "an empty database" if report.found is None else f"revision {report.found}"
+        typer.echo(f"migrated {before} to revision {report.revision}; functions and views applied")
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+@app.command()
+def ingest(
+    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to take whole.")],
+    tenant: Tenant = "default",
+    collection: Collection = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Make documents live: parse, split, contextualize, embed, publish; unchanged ones are free."""
+    from ragpg import terminal
+    from ragpg.parse import find_files
+
+    total = len(find_files(paths))
+
+    async def run(handle: AsyncCollection) -> Any:
+        with terminal.progress_bar() as bar:
+            task = bar.add_task("ingesting", total=total)
+            return await handle.ingest_files(
+                paths,
+                progress=lambda done: bar.update(
+                    task,
+                    completed=done.documents,
+                    description=f"{done.chunks} chunks, {terminal.shortened(done.key, 40)}",
+                ),
+            )
+
+    report = _with_collection(tenant, collection, run)
+    if as_json:
+        typer.echo(terminal.to_json(report))
+    else:
+        terminal.print_report(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    tenant: Tenant = "default",
+    collection: Collection = "default",
+    k: Annotated[int, typer.Option("-k", help="How many hits.")] = 20,
+    where: Where = None,
+    as_json: AsJson = False,
+) -> None:
+    """Retrieve, fuse and rerank; shows each hit's rank in both arms."""
+    from ragpg import terminal
+
+    condition = _filter(where)
+    hits = _with_collection(
+        tenant, collection, lambda handle: handle.search(query, where=condition, k=k)
+    )
+    if as_json:
+        typer.echo(terminal.to_json(hits))
+    else:
+        terminal.print_hits(hits)
+
+
+@app.command()
+def ask(
+    query: Annotated[str, typer.Argument(help="The question.")],
+    tenant: Tenant = "default",
+    collection: Collection = "default",
+    k: Annotated[int, typer.Option("-k", help="How many hits the answer may use.")] = 20,
+    where: Where = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search, then answer with citations."""
+    from ragpg import terminal
+
+    condition = _filter(where)
+    answer = _with_collection(
+        tenant, collection, lambda handle: handle.ask(query, where=condition, k=k)
+    )
+    if as_json:
+        typer.echo(terminal.to_json(answer))
+        return
+    terminal.print_hits(answer.hits, limit=8)
+    terminal.print_answer(answer)
+
+
+@app.command()
+def evaluate(
+    directory: Annotated[
+        Path, typer.Argument(help="Folder of corpus or chunks, queries and qrels.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Print the ladder of configurations with their measures, on data of your own."""
+    from ragpg import ladder, terminal
+
+    async def run(client: AsyncClient) -> Any:
+        with terminal.progress_bar() as bar:
+            task = bar.add_task("reading", total=None)
+            return await ladder.climb(
+                client,
+                directory,
+                progress=lambda step, done, total: bar.update(
+                    task, description=step, completed=done, total=total
+                ),
+            )
+
+    result = _with_client(run)
+    if as_json:
+        typer.echo(terminal.to_json(result))
+    else:
+        ladder.print_ladder(result)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at settings, keys, model, server and schema, and say what to mend."""
+    from ragpg import terminal
+    from ragpg.doctor import examine
+
+    findings = asyncio.run(examine(_settings()))
+    if as_json:
+        typer.echo(terminal.to_json(findings))
+    else:
+        terminal.print_table(
+            ("check", "state", "finding"), [(f.name, f.state, f.message) for f in findings]
+        )
+    if any(finding.state == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def sql(
+    statement: Annotated[
+        str | None, typer.Argument(help="One statement; without it psql is opened.")
+    ] = None,
+    tenant: Tenant = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Run SQL as the service role with the tenant set, or open psql so."""
+    from ragpg import terminal
+
+    async def run(client: AsyncClient) -> tuple[list[str], list[Any]] | None:
+        async with client.transaction(tenant) as conn:
+            if statement is None:
+                cursor = await conn.execute("select ragpg.current_tenant()")
+                row = await cursor.fetchone()
+                number = 0 if row is None else int(row[0])
+            else:
+                # The person at the keyboard is the author of this statement, not a value.
+                cursor = await conn.execute(statement)
+                if cursor.description is None:
+                    return [], []
+                return [column.name for column in cursor.description], await cursor.fetchall()
+        _psql(client.url, number)
+        return None
+
+    result = _with_client(run)
+    if result is None:
+        return
+    columns, rows = result
+    if as_json:
+        typer.echo(terminal.to_json([dict(zip(columns, row, strict=True)) for row in rows]))
+    else:
+        terminal.print_table(columns, rows)
+
+
+def _psql(url: str, tenant_number: int) -> None:
+    program = shutil.which("psql")
+    if program is None:
+        from ragpg.embedded import bundled_psql
+
+        program = str(bundled_psql())
+    environment = os.environ | {"PGOPTIONS": f"-c ragpg.tenant_id={tenant_number}"}
+    import subprocess
+
+    subprocess.run([program, url], env=environment, check=False)  # noqa: S603  the user's psql
+
+
+def _filter(where: str | None) -> Filter | None:
+    if where is None:
+        return None
+    from ragpg.filters import Filter as Condition
+
+    try:
+        return Condition.from_json(json.loads(where))
+    except json.JSONDecodeError as exc:
+        raise errors.FilterError(
+            f"--where is not JSON ({exc.msg} at character {exc.pos}); write it like"
+            ' {"year": {">=": 2025}}'
+        ) from exc
+
+
+def _settings() -> Any:
+    from pydantic import ValidationError
+
+    from ragpg.settings import Settings
+
+    try:
+        return Settings.from_env()
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise errors.ConfigurationError(
+            f"setting {name!r} is wrong: {first['msg']}; mend RAGPG_{name.upper()}"
+        ) from exc
+
+
+def _with_client(run: Callable[[AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
+    from ragpg.client import AsyncClient as Connected
+
+    async def inside() -> Any:
+        async with Connected(_settings()) as client:
+            return await run(client)
+
+    return asyncio.run(inside())
+
+
+def _with_collection(
+    tenant: str, collection: str, run: Callable[[AsyncCollection], Coroutine[Any, Any, Any]]
+) -> Any:
+    return _with_client(lambda client: run(client.collection(tenant=tenant, name=collection)))
+
+
+def _exit_code(exc: errors.RagpgError) -> int:
+    return next((code for kind, code in EXIT_CODES if isinstance(exc, kind)), 1)
+
+
+def main() -> None:
+    """Run the command line; an error is one sentence on standard error and an exit code."""
+    try:
+        app()
+    except errors.RagpgError as exc:
+        if _options["debug"]:
+            raise
+        typer.echo(f"ragpg: {exc}", err=True)
+        sys.exit(_exit_code(exc))
+    except ExceptionGroup as group:
+        first = _first(group)
+        if _options["debug"] or first is None:
+            raise
+        typer.echo(f"ragpg: {first}", err=True)
+        sys.exit(_exit_code(first))
+
+
+def _first(group: BaseException) -> errors.RagpgError | None:
+    """The first error of ours in a group that a stage's tasks raised together."""
+    if isinstance(group, errors.RagpgError):
+        return group
+    inside = group.exceptions if isinstance(group, BaseExceptionGroup) else ()
+    return next((found for each in inside if (found := _first(each)) is not None), None)

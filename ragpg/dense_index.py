@@ -1,0 +1,266 @@
+"""HNSW indexes of large collections: what should change, changing it, and measuring recall.
+
+`ragpg index plan | apply | recall` and a scheduled job call these with the URL of a role that may act
+as ragpg_owner. An index belongs to one (tenant, collection), whose numbers are in its name; what exists
+is read from the catalogue, so an index that somebody dropped costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row
+
+from ragpg.database import translated
+from ragpg.errors import ConflictError
+
+# Any number that no other program on the server uses; "ragix" in ASCII.
+INDEX_LOCK = 0x7261676978
+# A build beyond maintenance_work_mem writes each row to disk one by one.
+BYTES_PER_ROW = 1_000
+BYTES_PER_DIMENSION = 2
+# Two workers on a 2-CPU machine, m = 16, ef_construction = 64; benchmarks/dense.py.
+MICROSECONDS_PER_ROW = 300
+MICROSECONDS_PER_DIMENSION = 1.0
+POLL_S = 0.5
+DISK_FULL = "53100"
+FAULTS = (
+    ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
+    ((0, 8, 4), "can break an HNSW index when it is vacuumed (before 0.8.4)"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexChange:
+    """One index to create, rebuild or drop; a rebuild mends what a failed build left.
+
+    `tenant` and `collection` are None for an index whose collection is gone. The estimates are for
+    two workers and no other load, and 0 for a drop.
+    """
+
+    action: Literal["create", "rebuild", "drop"]
+    tenant_id: int
+    collection_id: int
+    tenant: str | None
+    collection: str | None
+    dimensions: int | None
+    rows: int
+    index_name: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """maintenance_work_mem within which the build stays fast."""
+        if self.action == "drop":
+            return 0
+        return self.rows * (BYTES_PER_ROW + BYTES_PER_DIMENSION * (self.dimensions or 0))
+
+    @property
+    def seconds(self) -> float:
+        """Expected duration of the build."""
+        if self.action == "drop":
+            return 0.0
+        cost = MICROSECONDS_PER_ROW + MICROSECONDS_PER_DIMENSION * (self.dimensions or 0)
+        return self.rows * cost / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlan:
+    """What there is to do, largest collection first, and sentences that somebody should read first.
+
+    `memory_bytes` is the most that one of the builds needs, `maintenance_bytes` what it would get.
+    """
+
+    changes: tuple[IndexChange, ...]
+    warnings: tuple[str, ...]
+    memory_bytes: int
+    maintenance_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexProgress:
+    """Where a build is; `done` of `total` counts blocks or rows by phase, and is 0 of 0 at first."""
+
+    change: IndexChange
+    phase: str
+    done: int
+    total: int
+    notice: str | None = None
+
+
+def plan(url: str, *, memory_mb: int | None = None) -> IndexPlan:
+    """What `apply` would do. Counts every collection, which reads the covering index once.
+
+    `memory_mb` is the maintenance_work_mem that `apply` would get; default: the server's setting.
+    """
+    with _owner(url, memory_mb) as conn:
+        return _plan(conn)
+
+
+def apply(
+    url: str,
+    *,
+    memory_mb: int | None = None,
+    progress: Callable[[IndexProgress], None] | None = None,
+) -> IndexPlan:
+    """Carry out what `plan` says and return it; readers and writers are not blocked.
+
+    A build whose shared memory does not suffice is tried again without parallel workers. Raises
+    ConflictError when another apply runs, DatabaseError when a build fails; what was done stays, and
+    the next apply goes on.
+    """
+    report = progress or (lambda _progress: None)
+    with _owner(url, memory_mb) as conn, _owner(url, None) as watcher:
+        locked = conn.execute("select pg_try_advisory_lock(%s)", [INDEX_LOCK]).fetchone()
+        if locked != (True,):
+            raise ConflictError(
+                "another `ragpg index apply` is at work here; wait until it is done"
+            )
+        planned = _plan(conn)
+        for change in planned.changes:
+            if change.action != "create":
+                _run(conn, _drop(change))
+            if change.action != "drop":
+                _build(conn, watcher, change, report)
+    return planned
+
+
+@contextmanager
+def _owner(url: str, memory_mb: int | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection in autocommit, since CREATE INDEX CONCURRENTLY wants no transaction around it."""
+    with translated(), psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("set role ragpg_owner")
+        conn.execute("set statement_timeout = 0")
+        # The locks of a concurrent build are short, but behind a long transaction it waits for it.
+        conn.execute("set lock_timeout = 0")
+        if memory_mb is not None:
+            conn.execute("select set_config('maintenance_work_mem', %s, false)", [f"{memory_mb}MB"])
+        yield conn
+
+
+def _plan(conn: psycopg.Connection[Any]) -> IndexPlan:
+    conn.execute("select ragpg.dense_count()")
+    with conn.cursor(row_factory=class_row(IndexChange)) as cursor:
+        changes = tuple(cursor.execute("select * from ragpg.dense_index_plan()").fetchall())
+    row = conn.execute(
+        "select pg_size_bytes(current_setting('maintenance_work_mem')),"
+        " (select extversion from pg_extension where extname = 'vector')"
+    ).fetchone()
+    maintenance, version = row or (0, "0")
+    needed = max((change.memory_bytes for change in changes), default=0)
+    return IndexPlan(
+        changes=changes,
+        warnings=(*_version_warnings(version), *_memory_warnings(needed, maintenance)),
+        memory_bytes=needed,
+        maintenance_bytes=maintenance,
+    )
+
+
+def _version_warnings(version: str) -> tuple[str, ...]:
+    installed = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return tuple(
+        f"pgvector {version} {fault}; update the extension"
+        for fixed_in, fault in FAULTS
+        if installed < fixed_in
+    )
+
+
+def _memory_warnings(needed: int, maintenance: int) -> tuple[str, ...]:
+    if needed <= maintenance:
+        return ()
+    return (
+        f"the largest build needs about {_mb(needed)} MB and maintenance_work_mem is"
+        f" {_mb(maintenance)} MB, so it will be several times slower; if the server has the memory,"
+        f" pass --memory-mb {_mb(needed)}",
+    )
+
+
+def _mb(size: int) -> int:
+    return -(-size // 1024**2)
+
+
+def _drop(change: IndexChange) -> sql.Composed:
+    return sql.SQL("drop index concurrently if exists ragpg.{}").format(
+        sql.Identifier(change.index_name)
+    )
+
+
+def _create(change: IndexChange) -> sql.Composed:
+    return sql.SQL(
+        "create index concurrently {name} on ragpg.embedding"
+        " using hnsw ((embedding::halfvec({dimensions})) halfvec_cosine_ops)"
+        " where tenant_id = {tenant} and collection_id = {collection}"
+    ).format(
+        name=sql.Identifier(change.index_name),
+        dimensions=sql.Literal(change.dimensions),
+        tenant=sql.Literal(change.tenant_id),
+        collection=sql.Literal(change.collection_id),
+    )
+
+
+def _run(conn: psycopg.Connection[Any], statement: sql.Composed) -> None:
+    conn.execute(statement)
+
+
+def _build(
+    conn: psycopg.Connection[Any],
+    watcher: psycopg.Connection[Any],
+    change: IndexChange,
+    report: Callable[[IndexProgress], None],
+) -> None:
+    def tell(diagnostic: psycopg.errors.Diagnostic) -> None:
+        report(_notice(change, diagnostic.message_primary or ""))
+
+    conn.add_notice_handler(tell)
+    try:
+        _watched(conn, watcher, change, report)
+    except psycopg.OperationalError as exc:
+        if exc.sqlstate != DISK_FULL:
+            raise
+        report(_notice(change, f"{exc.diag.message_primary}: building without parallel workers"))
+        _run(conn, _drop(change))
+        conn.execute("set max_parallel_maintenance_workers = 0")
+        _watched(conn, watcher, change, report)
+        conn.execute("reset max_parallel_maintenance_workers")
+    finally:
+        conn.remove_notice_handler(tell)
+
+
+def _notice(change: IndexChange, text: str) -> IndexProgress:
+    return IndexProgress(change=change, phase="notice", done=0, total=0, notice=text)
+
+
+def _watched(
+    conn: psycopg.Connection[Any],
+    watcher: psycopg.Connection[Any],
+    change: IndexChange,
+    report: Callable[[IndexProgress], None],
+) -> None:
+    """Build in a thread, and say twice a second where it is."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        build = pool.submit(_run, conn, _create(change))
+        while not _done(build):
+            row = watcher.execute(
+                "select phase, greatest(tuples_done, blocks_done),"
+                " greatest(tuples_total, blocks_total)"
+                " from pg_stat_progress_create_index where pid = %s",
+                [conn.info.backend_pid],
+            ).fetchone()
+            if row is not None:
+                report(IndexProgress(change=change, phase=row[0], done=row[1], total=row[2]))
+        build.result()
+
+
+def _done(build: Future[None]) -> bool:
+    try:
+        build.exception(timeout=POLL_S)
+    except StillRunning:
+        return False
+    return True

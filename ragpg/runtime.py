@@ -1,0 +1,76 @@
+"""What a client holds: settings, providers, and the database that it opens when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from ragpg.composition import Given, Providers
+from ragpg.database import Connection, Database
+from ragpg.embedded import EmbeddedPostgres, start_embedded, stop_embedded
+from ragpg.errors import InputError
+from ragpg.migrate import migrate
+from ragpg.settings import Settings
+
+
+class Runtime:
+    """One pool and one set of providers, shared by all handles of a client."""
+
+    def __init__(self, settings: Settings, *, engine: AsyncEngine | None, given: Given) -> None:
+        self.settings = settings
+        self.providers = Providers(settings, given)
+        self._engine = engine
+        self._database: Database | None = None
+        self._embedded: EmbeddedPostgres | None = None
+
+    @asynccontextmanager
+    async def transaction(
+        self, tenant: str | None, *, conn: Connection | None = None
+    ) -> AsyncIterator[Connection]:
+        """A psycopg connection in a transaction in which this tenant is set."""
+        database = await self.open()
+        async with database.transaction(tenant, conn=conn) as inside:
+            yield inside
+
+    async def open(self) -> Database:
+        """The database; the embedded one is started and migrated when it is the one."""
+        if self._database is None:
+            self._database = await self._connect()
+        return self._database
+
+    async def _connect(self) -> Database:
+        settings = self.settings
+        if self._engine is not None:
+            return Database(engine=self._engine, statement_timeout_ms=settings.statement_timeout_ms)
+        if settings.database_url is None:
+            embedded = await anyio.to_thread.run_sync(start_embedded, settings.home)
+            self._embedded = embedded
+            await anyio.to_thread.run_sync(migrate, embedded.owner_url)
+        return Database(
+            url=self.url,
+            pool_max_size=settings.pool_max_size,
+            statement_timeout_ms=settings.statement_timeout_ms,
+            prepared_statements=settings.prepared_statements,
+        )
+
+    @property
+    def url(self) -> str:
+        """The service's database url. Raises InputError when the engine is the caller's."""
+        if self._embedded is not None:
+            return self._embedded.service_url
+        if self.settings.database_url is None:
+            raise InputError("this client shares the caller's engine and has no url of its own")
+        return self.settings.database_url.get_secret_value()
+
+    async def aclose(self) -> None:
+        """Close the pool and the providers, and let go of the embedded Postgres."""
+        await self.providers.aclose()
+        if self._database is not None:
+            await self._database.aclose()
+            self._database = None
+        if self._embedded is not None:
+            await anyio.to_thread.run_sync(stop_embedded, self._embedded)
+            self._embedded = None

@@ -1,0 +1,174 @@
+"""What the command line prints for people: hits, answers, reports, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from ragpg.types import Answer, Hit, Hits, IngestReport
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console; plain when the output is not a terminal."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def progress_bar() -> Progress:
+    """A progress display on standard error, which leaves standard output to the result."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+    )
+
+
+def to_json(value: Any) -> str:
+    """A value of ours as indented JSON."""
+    return json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if isinstance(value, dt.datetime | dt.date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+def print_hits(hits: Hits, *, limit: int | None = None) -> None:
+    """The hits as a table, then notices and times."""
+    out = console()
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in ("#", "dense", "lexical", "fused", "rerank"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("document", no_wrap=True, overflow="ellipsis", max_width=34)
+    table.add_column("section", no_wrap=True, overflow="ellipsis", max_width=40)
+    table.add_column("characters", justify="right", no_wrap=True)
+    for hit in hits.hits[:limit]:
+        table.add_row(*_row(hit))
+    out.print(table)
+    print_notes(out, hits)
+    out.print(f"[dim]{_modes(hits)}{times(hits.timings_s)}[/dim]")
+
+
+def _row(hit: Hit) -> list[str]:
+    return [
+        str(hit.rank),
+        "-" if hit.dense_rank is None else str(hit.dense_rank),
+        "-" if hit.lexical_rank is None else str(hit.lexical_rank),
+        f"{hit.fused_score:.4f}",
+        "-" if hit.rerank_score is None else f"{hit.rerank_score:.3f}",
+        escape(hit.document_key),
+        escape(" > ".join(hit.section_path)),
+        f"{hit.start}-{hit.stop}",
+    ]
+
+
+def _modes(hits: Hits) -> str:
+    parts = [f"dense {hits.dense_mode}", f"lexical {hits.lexical_mode}"] if hits else []
+    parts += [f"reranked by {hits.reranker}"] if hits.reranker else []
+    return ", ".join(parts) + "; " if parts else ""
+
+
+def print_notes(out: Console, hits: Hits) -> None:
+    """Notices and what is degraded, each on its line."""
+    for notice in hits.notices:
+        out.print(f"[yellow]notice:[/yellow] {escape(notice)}")
+    for sentence in hits.degraded:
+        out.print(f"[red]degraded:[/red] {escape(sentence)}")
+
+
+def times(timings_s: Mapping[str, float]) -> str:
+    """Milliseconds by stage in one line."""
+    return "  ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in timings_s.items())
+
+
+def print_answer(answer: Answer) -> None:
+    """The answer with numbered citations, each with its quoted words."""
+    out = console()
+    out.print()
+    out.print(f"[bold]{escape(numbered(answer))}[/bold]")
+    if answer.extractive:
+        out.print(f"[dim]({answer.provider} {answer.model}: verbatim, no model wrote this)[/dim]")
+    for citation in answer.citations:
+        place = " > ".join(citation.section_path) or "beginning"
+        page = "" if citation.page is None else f", page {citation.page}"
+        out.print(
+            f"  [{citation.number}] {citation.document_key}, {place}{page},"
+            f" characters {citation.start}-{citation.stop}:",
+            markup=False,
+        )
+        out.print(f'      "{shortened(citation.quote)}"', markup=False)
+    for notice in answer.notices:
+        out.print(f"[yellow]notice:[/yellow] {escape(notice)}")
+    out.print(f"[dim]{times(answer.timings_s)}[/dim]")
+
+
+def numbered(answer: Answer) -> str:
+    """The answer's text with [n] after each run that a citation supports."""
+    parts = []
+    for block in answer.blocks:
+        marks = "".join(f" [{citation.number}]" for citation in block.citations)
+        tail = block.text[len(block.text.rstrip()) :]
+        parts.append(block.text.rstrip() + marks + tail if marks else block.text)
+    return "".join(parts).strip()
+
+
+def shortened(text: str, limit: int = 300) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 2] + " …"
+
+
+def print_report(report: IngestReport) -> None:
+    """What an ingest did, and each failure with its reason."""
+    out = console()
+    out.print(
+        f"{len(report.created)} created, {len(report.updated)} updated,"
+        f" {len(report.unchanged)} unchanged, {len(report.failed)} failed;"
+        f" {report.chunks} chunks ({report.reused_chunks} kept)"
+    )
+    for failure in report.failed:
+        out.print(f"[red]failed:[/red] {escape(failure.message)} [dim]({failure.reason})[/dim]")
+    if report.contexts_failed:
+        out.print(
+            f"[yellow]{report.contexts_failed} chunks have no context;[/yellow] the reasons are in"
+            " ragpg.chunk_overview, ingest again to retry"
+        )
+    if report.nul_characters_removed:
+        out.print(f"{report.nul_characters_removed} NUL characters were removed")
+    cost = sum(call.cost_usd or 0.0 for call in report.usage)
+    if cost:
+        out.print(f"cost {cost:.4f} US dollars")
+    out.print(f"[dim]{times(report.timings_s)}[/dim]")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under their column names; null is shown as an empty cell."""
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else escape(str(value)) for value in row))
+    console().print(table)
