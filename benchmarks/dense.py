@@ -99,7 +99,10 @@ def make_corpus(rows: int, dimensions: int) -> Corpus:
             own = random.choice(cluster[tenant == number], count)
             # One query in five is about something that the tenant has little of.
             stray = random.integers(0, CLUSTERS, count)
-            asked += [(number, int(s if i % 5 == 4 else o)) for i, (o, s) in enumerate(zip(own, stray, strict=True))]
+            asked += [
+                (number, int(s if i % 5 == 4 else o))
+                for i, (o, s) in enumerate(zip(own, stray, strict=True))
+            ]
     query_cluster = np.array([c for _, c in asked])
     return Corpus(
         vectors=vectors,
@@ -132,11 +135,18 @@ def make_cells(corpus: Corpus) -> list[Cell]:
     groups = {
         f"tiny, < {K} rows": (number > 11) & (size_of < K),
         f"small, {K} to 1000": (number > 11) & (size_of >= K),
-        f"mid, {min(corpus.sizes[1:11])} to {max(corpus.sizes[1:11])}": (number > 1) & (number <= 11),
+        f"mid, {min(corpus.sizes[1:11])} to {max(corpus.sizes[1:11])}": (number > 1)
+        & (number <= 11),
         f"big, {corpus.sizes[0]}": number == 1,
     }
     cells = [
-        Cell(name=name, queries=np.flatnonzero(of).tolist(), filter=None, value=lambda _q: None, mask=every)
+        Cell(
+            name=name,
+            queries=np.flatnonzero(of).tolist(),
+            filter=None,
+            value=lambda _q: None,
+            mask=every,
+        )
         for name, of in groups.items()
     ]
     big = np.flatnonzero(number == 1).tolist()
@@ -183,7 +193,8 @@ def load(conn: psycopg.Connection, corpus: Corpus) -> None:
     numbers = list(range(1, len(corpus.sizes) + 1))
     conn.execute(
         "insert into ragpg.tenant (tenant_id, key) overriding system value"
-        " select n, 't' || n from unnest(%s::int[]) as n", [numbers],
+        " select n, 't' || n from unnest(%s::int[]) as n",
+        [numbers],
     )
     conn.execute(
         "insert into ragpg.collection (tenant_id, collection_id, name, embedding_provider,"
@@ -193,10 +204,13 @@ def load(conn: psycopg.Connection, corpus: Corpus) -> None:
         " 'none', 1, '', 'section', 400, 50, 'english', '{}' from unnest(%s::int[]) as n",
         [dimensions, numbers],
     )
-    columns = "tenant_id, collection_id, chunk_id, document_key, source, tags, attributes, embedding"
-    with conn.cursor() as cursor, cursor.copy(
-        f"copy ragpg.embedding ({columns}) from stdin (format binary)"
-    ) as copy:
+    columns = (
+        "tenant_id, collection_id, chunk_id, document_key, source, tags, attributes, embedding"
+    )
+    with (
+        conn.cursor() as cursor,
+        cursor.copy(f"copy ragpg.embedding ({columns}) from stdin (format binary)") as copy,
+    ):
         copy.set_types(["int4", "int4", "int8", "text", "text", "text[]", "jsonb", "halfvec"])
         for row, (tenant, topic, bucket) in enumerate(
             zip(corpus.tenant.tolist(), corpus.topic.tolist(), corpus.bucket.tolist(), strict=True)
@@ -206,8 +220,16 @@ def load(conn: psycopg.Connection, corpus: Corpus) -> None:
             attributes = {**fields, "@key": f"d{row}", "@source": f"s{topic}", "@tags": tags}
             vector = HalfVector(corpus.vectors[row])
             copy.write_row(
-                (tenant, tenant, row + 1, f"d{row}", f"s{topic}", tags,
-                 psycopg.types.json.Jsonb(attributes), vector)
+                (
+                    tenant,
+                    tenant,
+                    row + 1,
+                    f"d{row}",
+                    f"s{topic}",
+                    tags,
+                    psycopg.types.json.Jsonb(attributes),
+                    vector,
+                )
             )
     conn.execute("set session_replication_role = origin")
     conn.execute("vacuum analyze ragpg.embedding")
@@ -258,7 +280,10 @@ def global_call(corpus: Corpus, cell: Cell, query: int) -> Call:
         where, arguments = " and source = %(f)s", {"f": f"s{cell.value(query)}"}
     elif cell.filter == "metadata":
         modulus, value = cell.value(query)
-        where, arguments = " and meta @> %(f)s", {"f": psycopg.types.json.Jsonb({f"m{modulus}": value})}
+        where, arguments = (
+            " and meta @> %(f)s",
+            {"f": psycopg.types.json.Jsonb({f"m{modulus}": value})},
+        )
     text = (
         f"select chunk_id, 'global' from global_hnsw where tenant_id = %(t)s{where}"
         f" order by embedding <=> %(q)s limit {K}"
@@ -335,7 +360,9 @@ def install_global(conn: psycopg.Connection, dimensions: int) -> None:
     conn.execute("vacuum analyze global_hnsw")
 
 
-def measure(url: str, corpus: Corpus, cells: list[Cell], systems: list[System]) -> list[dict[str, Any]]:
+def measure(
+    url: str, corpus: Corpus, cells: list[Cell], systems: list[System]
+) -> list[dict[str, Any]]:
     """Every cell of every system, side by side: cells outside, systems inside, two rounds."""
     connections = {}
     for system in systems:
@@ -363,7 +390,11 @@ def measure(url: str, corpus: Corpus, cells: list[Cell], systems: list[System]) 
 
 
 def run_cell(
-    conn: psycopg.Connection, corpus: Corpus, cell: Cell, system: System, wanted: dict[int, set[int]]
+    conn: psycopg.Connection,
+    corpus: Corpus,
+    cell: Cell,
+    system: System,
+    wanted: dict[int, set[int]],
 ) -> dict[str, Any]:
     recalls, modes = [], set()
     best: dict[int, tuple[float, float]] = {}
@@ -381,7 +412,9 @@ def run_cell(
                 best[query] = (min(cpu, known[0]), min(wall, known[1]))
                 modes |= {row[1] for row in rows}
                 target = wanted[query]
-                recalls.append(len(target & {row[0] for row in rows}) / len(target) if target else 1.0)
+                recalls.append(
+                    len(target & {row[0] for row in rows}) / len(target) if target else 1.0
+                )
     cpu_ms, wall_ms = zip(*best.values(), strict=True)
     return {
         "cell": cell.name,
@@ -429,11 +462,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--prototype", type=Path, help="folder of the prototype's SQL")
-    parser.add_argument("--server", type=Path, default=Path("/tmp/ragpg-benchmark/pg"), help="data of the embedded server")
+    parser.add_argument(
+        "--server",
+        type=Path,
+        default=Path("/tmp/ragpg-benchmark/pg"),
+        help="data of the embedded server",
+    )
     parser.add_argument("--keep", help="name of a database that is kept, or used again")
     options = parser.parse_args()
     corpus = make_corpus(options.rows, options.dimensions)
-    print(f"{options.rows} rows, {options.dimensions} dimensions, {len(corpus.sizes)} tenants", flush=True)
+    print(
+        f"{options.rows} rows, {options.dimensions} dimensions, {len(corpus.sizes)} tenants",
+        flush=True,
+    )
     with benchmark_database(options.server, options.keep) as (url, is_new):
         with psycopg.connect(url, autocommit=True) as conn:
             register_vector(conn)
@@ -441,11 +482,16 @@ def main() -> None:
                 load(conn, corpus)
                 started = time.perf_counter()
                 applied = apply(url, memory_mb=2000)
-                print(f"{len(applied.changes)} index in {time.perf_counter() - started:.0f} s", flush=True)
+                print(
+                    f"{len(applied.changes)} index in {time.perf_counter() - started:.0f} s",
+                    flush=True,
+                )
                 install_global(conn, options.dimensions)
                 if options.prototype:
                     install_prototype(conn, options.prototype, options.dimensions)
-            version = conn.execute("select version(), extversion from pg_extension where extname = 'vector'").fetchone()
+            version = conn.execute(
+                "select version(), extversion from pg_extension where extname = 'vector'"
+            ).fetchone()
         systems = [PRODUCT, *([PROTOTYPE] if options.prototype else []), GLOBAL]
         print(f"{'cell':26} {'system':12} recall lowest  cpu p50  cpu p95 wall p50 wall p95  modes")
         results = measure(url, corpus, make_cells(corpus), systems)

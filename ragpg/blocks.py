@@ -44,6 +44,7 @@ _TITLE_MAX = 200
 _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"(?>\r\n|\r|\n)(?:[^\S\r\n]*+(?>\r\n|\r|\n))++")
 _COMMENTS = re.compile(r"\s*(?:<!--(?:(?!-->).)*-->\s*)+", re.DOTALL)
+_MARKUP = re.compile(r"[\\`*_\[\]<>&!{}~]")
 _HEADING_ID = re.compile(r"\s*\{\s*[#.][^{}]*\}\s*$")
 
 
@@ -152,6 +153,8 @@ def _tree(tokens: Sequence[Token]) -> list[_Open]:
 
 def heading_title(content: str) -> str:
     """A heading's words without markup, attributes and line ends."""
+    if not _MARKUP.search(content):
+        return " ".join(content.split())[:_TITLE_MAX].rstrip()
     (inline,) = _INLINE.parseInline(content[: 2 * _TITLE_MAX])
     words = (
         " " if child.type in {"softbreak", "hardbreak"} else child.content

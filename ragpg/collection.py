@@ -22,6 +22,7 @@ from ragpg.errors import (
     RagpgError,
     RecipeMismatch,
 )
+from ragpg.evaluate import Measures
 from ragpg.filters import Filter
 from ragpg.ingest import STATEMENTS as INGEST
 from ragpg.ingestion import Ingestion, IngestProgress
@@ -293,7 +294,7 @@ class AsyncCollection:
         qrels: Iterable[Qrel],
         *,
         measures: Sequence[str] = ("ndcg@10", "recall@20", "rr"),
-    ) -> evaluate.Measures:
+    ) -> Measures:
         """Measures of this collection's search on your own queries (text by id) and judgements.
 
         A qrel's id is a document key; a document counts at the rank of its first chunk.

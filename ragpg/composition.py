@@ -13,7 +13,6 @@ from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.settings import Settings
 from ragpg.types import Recipe
 
-
 Built = TypeVar("Built")
 
 

@@ -24,8 +24,9 @@ from ragpg.errors import ConflictError
 
 # Any number that no other program on the server uses; "ragix" in ASCII.
 INDEX_LOCK = 0x7261676978
-# A build beyond maintenance_work_mem writes each row to disk one by one.
-BYTES_PER_ROW = 1_000
+# Measured with pgvector 0.8.5: 64 MB hold 45,239 rows of 384 dimensions. Beyond maintenance_work_mem
+# a build goes on through the buffers, row by row.
+BYTES_PER_ROW = 730
 BYTES_PER_DIMENSION = 2
 # Two workers on a 2-CPU machine, m = 16, ef_construction = 64; benchmarks/dense.py.
 MICROSECONDS_PER_ROW = 300

@@ -6,14 +6,19 @@ import os
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from psycopg import sql
+from pydantic import SecretStr
+
+if TYPE_CHECKING:
+    from ragpg.client import AsyncClient
 
 for name in [name for name in os.environ if name.startswith("RAGPG_")]:
     if name not in {"RAGPG_TEST_DATABASE_URL", "RAGPG_SHARED", "RAGPG_APPROVE"}:
@@ -127,3 +132,31 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no evaluation data at {folder}; set RAGPG_SHARED")
     return folder
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """asyncio alone: SQLAlchemy's async engine knows no other event loop."""
+    return "asyncio"
+
+
+@pytest.fixture
+async def client(database: TestDatabase) -> AsyncIterator[AsyncClient]:
+    """A client of the service role on the test's database, with the public fakes as providers."""
+    async with client_on(database) as opened:
+        yield opened
+
+
+def client_on(database: TestDatabase, **providers: Any) -> AsyncClient:
+    """The same, with some providers exchanged."""
+    from ragpg import testing
+    from ragpg.client import AsyncClient
+    from ragpg.settings import Settings
+
+    fakes: dict[str, Any] = {
+        "embedder": testing.HashEmbedder(),
+        "context_writer": testing.FirstSentenceContextWriter(),
+        "reranker": testing.OverlapReranker(),
+        "generator": testing.QuotingGenerator(),
+    }
+    return AsyncClient(Settings(database_url=SecretStr(database.service_url)), **fakes | providers)

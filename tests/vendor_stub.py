@@ -47,6 +47,14 @@ class Reset:
     after: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A response that begins with these bytes of a stream and then stays silent for a while."""
+
+    after: bytes
+    seconds: float = 1.0
+
+
 @dataclass(slots=True)
 class Call:
     """One request as it arrived, and what went back.
@@ -64,7 +72,7 @@ class Call:
     answer: Any = None
 
 
-Scripted = Reply | Reset | Callable[[Any], Reply]
+Scripted = Reply | Reset | Stall | Callable[[Any], Reply]
 
 
 def voyage_error(status: int, detail: str) -> Reply:
@@ -84,7 +92,7 @@ class VendorStub:
     """All three vendors on one port. `latency_s` delays each response's beginning.
 
     `log` holds the calls in order of arrival; `in_flight_most` is the most at one time. With
-    `gather` set, no response begins before that many requests have been in flight together.
+    `gather` set, no response begins before that many requests have been there together.
     """
 
     def __init__(self) -> None:
@@ -95,6 +103,8 @@ class VendorStub:
         self.claude = ClaudeModel()
         self.change: Callable[[Call, Any], Any] | None = None
         self._in_flight = 0
+        self._waiting = 0
+        self._waiting_most = 0
         self._script: list[Scripted] = []
         self._lock = threading.Condition()
         handler = type("StubHandler", (_Handler,), {"stub": self})
@@ -133,7 +143,6 @@ class VendorStub:
             self.log.append(call)
             self._in_flight += 1
             self.in_flight_most = max(self.in_flight_most, self._in_flight)
-            self._lock.notify_all()
             return self._script.pop(0) if self._script else None
 
     def end(self, call: Call) -> None:
@@ -160,8 +169,12 @@ class VendorStub:
     def _wait(self) -> None:
         time.sleep(self.latency_s)
         with self._lock:
+            self._waiting += 1
+            self._waiting_most = max(self._waiting_most, self._waiting)
+            self._lock.notify_all()
             # Five seconds and not for ever: then the test fails instead of hanging.
-            self._lock.wait_for(lambda: self.in_flight_most >= self.gather, timeout=5)
+            self._lock.wait_for(lambda: self._waiting_most >= self.gather, timeout=5)
+            self._waiting -= 1
 
 
 def _unknown(call: Call) -> Reply:
@@ -347,9 +360,9 @@ class _Handler(BaseHTTPRequestHandler):
             began=time.monotonic(),
         )
         scripted = self.stub.begin(call)
-        if isinstance(scripted, Reset):
+        if isinstance(scripted, Reset | Stall):
             self.stub.end(call)
-            self._reset(scripted)
+            self._break_off(scripted)
             return
         if scripted is None:
             reply = self.stub.answer(call)
@@ -376,15 +389,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    def _reset(self, reset: Reset) -> None:
-        if reset.after:
+    def _break_off(self, broken: Reset | Stall) -> None:
+        if broken.after:
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(reset.after), reset.after))
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(broken.after), broken.after))
             self.wfile.flush()
         else:
             # SO_LINGER of zero seconds makes close() send a reset instead of an end.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if isinstance(broken, Stall):
+            time.sleep(broken.seconds)
         self.close_connection = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,14 +21,28 @@ NO_ANSWER = "The documents do not answer this."
 
 _HITS = 5
 _SENTENCES = 3
-_THRESHOLD = 0.45
-_MARGIN = 0.08
+_OVERLAP_WEIGHT = 0.3
+_THRESHOLD = 0.5
+_MARGIN = 0.1
+
+_COMMON = (
+    "a an and are as at be been by can could did do does for from had has have how i if in into"
+    " is it its may me my of on or our should so than that the their them then there these they"
+    " this those to us was we were what when where which who whom whose why will with would you"
+    " your"
+)
+_STOP_WORDS = frozenset(_COMMON.split())
+_WORD = re.compile(r"\w+(?:[-./:]\w+)*")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
+_SHORT_WORD = 4
+_ENDING = re.compile(r"(?:ing|ed|es|s|ly)$")
 
 
 class ExtractiveGenerator:
     """Quotes up to three sentences, table rows or code runs that answer the query; writes nothing.
 
-    A sentence's score is its cosine to the query, read with the heading that it stands under.
+    A sentence's score is its cosine to the query plus 0.3 times the share of the query's content
+    words that the sentence or the headings above it hold.
     """
 
     provider = "extractive"
@@ -49,10 +64,9 @@ class ExtractiveGenerator:
         chosen: list[_Quote] = []
         if quotes:
             asked = await self._embedder.embed([query], purpose="query")
-            read = await self._embedder.embed([each.read for each in quotes], purpose="document")
+            read = await self._embedder.embed([each.text for each in quotes], purpose="document")
             usage = (*asked.usage, *read.usage)
-            scores = [_cosine(asked.vectors[0], vector) for vector in read.vectors]
-            chosen = _best(quotes, scores)
+            chosen = _best(query, quotes, asked.vectors[0], read.vectors)
         citations = tuple(each.citation(number) for number, each in enumerate(chosen, start=1))
         blocks = tuple(
             AnswerBlock(text=(" " if each.number > 1 else "") + each.quote, citations=(each,))
@@ -91,7 +105,7 @@ class ExtractiveGenerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quote:
-    """A range of a hit's text; `read` is what the embedder reads of it."""
+    """A range of a hit's text that can be quoted."""
 
     hit: Hit
     start: int
@@ -102,10 +116,10 @@ class _Quote:
         return self.hit.text[self.start : self.stop]
 
     @property
-    def read(self) -> str:
-        heading = self.hit.section_path[-1] if self.hit.section_path else self.hit.document_title
-        header = self.hit.table_header
-        return f"{heading}: {self.text}" if heading else self.text
+    def described(self) -> str:
+        """The headings that say what the text is about, and the text."""
+        title = self.hit.document_title or ""
+        return "\n".join((title, *self.hit.section_path, self.hit.table_header, self.text))
 
     def citation(self, number: int) -> Citation:
         return Citation(
@@ -128,3 +142,50 @@ def _quotes(hits: Sequence[Hit]) -> list[_Quote]:
         for start, stop in quotable(hit.text):
             quotes.setdefault(hit.text[start:stop], _Quote(hit=hit, start=start, stop=stop))
     return list(quotes.values())
+
+
+def _best(
+    query: str, quotes: Sequence[_Quote], asked: Sequence[float], read: Sequence[Sequence[float]]
+) -> list[_Quote]:
+    """Up to three quotes, best first; none when no score reaches the threshold."""
+    overlaps = _overlaps(_words(query), [_words(quote.described) for quote in quotes])
+    scored = [
+        (_cosine(asked, vector) + _OVERLAP_WEIGHT * overlap, quote)
+        for quote, vector, overlap in zip(quotes, read, overlaps, strict=True)
+    ]
+    # Stable: of equal scores, the earlier hit comes first.
+    scored.sort(key=lambda pair: -pair[0])
+    least = max(_THRESHOLD, scored[0][0] - _MARGIN)
+    return [quote for score, quote in scored[:_SENTENCES] if score >= least]
+
+
+def _overlaps(wanted: frozenset[str], texts: Sequence[frozenset[str]]) -> list[float]:
+    """The share of the wanted words in each text, 0 to 1, a word weighing by its rarity in them."""
+    weight = {
+        word: math.log((len(texts) + 1) / (sum(word in text for text in texts) + 0.5))
+        for word in wanted
+    }
+    total = math.fsum(weight.values())
+    return [
+        math.fsum(weight[word] for word in wanted & text) / total if total else 0.0
+        for text in texts
+    ]
+
+
+def _words(text: str) -> frozenset[str]:
+    """The content words without their common endings; pairs of characters in unspaced scripts."""
+    words: set[str] = set()
+    for word in _WORD.findall(text.lower()):
+        if _UNSPACED.search(word):
+            words.update(word[at : at + 2] for at in range(len(word) - 1))
+        elif word not in _STOP_WORDS:
+            words.add(_ENDING.sub("", word) if len(word) > _SHORT_WORD else word)
+    return frozenset(words)
+
+
+def _cosine(left: Sequence[float], right: Sequence[float]) -> float:
+    return _dot(left, right) / math.sqrt(_dot(left, left) * _dot(right, right))
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))

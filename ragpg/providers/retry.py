@@ -23,7 +23,16 @@ T = TypeVar("T")
 # Rate limits are per minute, so no vendor has a reason to ask for more than one.
 MAX_WAIT_S = 60.0
 _FIRST_WAIT_S = 1.0
+_NAME = "ragpg"
 _logger = logging.getLogger("ragpg")
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    return record.__dict__.get("stamina.callable") != _NAME
+
+
+# stamina logs each retry too, with the whole message of the error, which may quote a text.
+logging.getLogger("stamina").addFilter(_is_not_ours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,6 @@ class Retry:
 
         A wait that would end after the deadline is not begun: the last error is raised instead.
         """
-        caller = stamina.AsyncRetryingCaller(attempts=None, timeout=None)
         started = anyio.current_time()
         failures, waited_s = 0, 0.0
 
@@ -67,7 +75,11 @@ class Retry:
             )
             return wait_s
 
-        return await caller(wait_before_next, self._within_time, attempt, started)
+        attempts = stamina.retry_context(on=wait_before_next, attempts=None, timeout=None)
+        async for each in attempts.with_name(_NAME, (), {}):
+            with each:
+                return await self._within_time(attempt, started)
+        raise timed_out(self.vendor, self.deadline_s)
 
     async def _within_time(self, attempt: Callable[[], Awaitable[T]], started: float) -> T:
         left_s = self.deadline_s - (anyio.current_time() - started)

@@ -19,6 +19,9 @@ _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*")
 _DELIMITER_ROW = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 _MARKER = re.compile(r"[ \t]*(?:>[ \t]*)*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?)?")
 _ITEM = re.compile(r"[ \t]*(?:>[ \t]*)*(?:[-*+]|\d{1,9}[.)])[ \t]+")
+_LABEL = re.compile(r"(\*\*|__)[^*_]+(?:\1:?|:\1)")
+_CJK_STOPS = "\u3002\uff01\uff1f"
+_WORDS = re.compile(r"\w+\W+\w+")
 _SENTENCE_END = re.compile(
     r"(?<!\be\.g)(?<!\bi\.e)(?<!\betc)(?<!\bvs)(?<!\bcf)(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bNo)"
     r"(?<!\b[A-Z])(?:[.!?\u2026\u061f\u0964][\"'\u201d\u2019)\]*_`]*)(?=\s+[^\sa-z])"
@@ -33,7 +36,11 @@ def quotable(text: str) -> list[tuple[int, int]]:
     headings, table headers, fences, list markers and front matter are in none. Linear.
     """
     found = [_trimmed(text, start, stop) for start, stop in _units(text)]
-    return [(start, stop) for start, stop in found if any(map(str.isalnum, text[start:stop]))]
+    return [(start, stop) for start, stop in found if _says_something(text[start:stop])]
+
+
+def _says_something(part: str) -> bool:
+    return any(map(str.isalnum, part)) and not _LABEL.fullmatch(part)
 
 
 def _units(text: str) -> Iterator[tuple[int, int]]:
@@ -92,8 +99,10 @@ def _prose(text: str, block: list[tuple[int, int]]) -> Iterator[tuple[int, int]]
     marker = _MARKER.match(text, block[0][0], block[0][1])
     start, stop = marker.end() if marker else block[0][0], block[-1][1]
     for end in _SENTENCE_END.finditer(text, start, stop):
-        yield start, end.end()
-        start = end.end()
+        # A label such as "**Cause.**" belongs to the sentence that it opens.
+        if end[0][0] in _CJK_STOPS or _WORDS.search(text, start, end.end()):
+            yield start, end.end()
+            start = end.end()
     yield start, stop
 
 

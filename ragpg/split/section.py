@@ -35,15 +35,17 @@ def sections(text: str, blocks: Sequence[Block]) -> Iterator[Section]:
     """The sections in order. A heading without words under it goes with the next section."""
     path: list[tuple[int, str]] = []
     held: list[Block] = []
+    worded = False
     for block in blocks:
         if block.kind == "heading":
-            if has_words(text, held):
+            if worded:
                 yield Section(tuple(title for _, title in path if title), tuple(held))
-                held = []
+                held, worded = [], False
             while path and path[-1][0] >= block.level:
                 path.pop()
             path.append((block.level, block.title))
         held.append(block)
+        worded = worded or has_words(text, (block,))
     if held:
         yield Section(tuple(title for _, title in path if title), tuple(held))
 

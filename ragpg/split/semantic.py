@@ -21,7 +21,7 @@ from ragpg.types import Document, Span
 BREAK_SHARE = 0.2
 _BATCH = 256
 _SENTENCE_END = regex.compile(
-    r"[.!?…]+[\"'”’»)\]*_`]*\s+(?=[^\p{Ll}\s])|[。！？]+[」』”’）]*\s*|(?:\r\n?|\n)\s*(?:\r\n?|\n)\s*"
+    r"(?<![.!?…])[.!?…]+[\"'”’»)\]*_`]*\s+(?=[^\p{Ll}\s])|[。！？]+[」』”’）]*\s*|(?:\r\n?|\n)\s*(?:\r\n?|\n)\s*"
 )
 
 

@@ -17,7 +17,7 @@ from ragpg.providers.claude_generate import GENERATE_SYSTEM, NOT_FOUND, ClaudeGe
 from ragpg.providers.claude_sources import pieces
 from ragpg.types import Answer, AnswerDelta, Hits
 from tests.providers.making import hit, hits
-from tests.vendor_stub import Reply, Reset, VendorStub
+from tests.vendor_stub import Reply, Reset, Stall, VendorStub
 from tests.vendor_stub_claude import events, sse
 from tests.vendor_stub_rules import claude_error
 
@@ -322,10 +322,14 @@ def broken(*, shown: bool, how: str) -> Reply | Reset:
     sent = list(events(WHOLE))[: 4 if shown else 2]
     if how == "error":
         return Reply(200, sse(*sent, OVERLOAD), STREAM)
+    if how == "no event lines":
+        # The SDK passes over events without their `event:` line.
+        lines = sse(*events(WHOLE)).splitlines(keepends=True)
+        return Reply(200, b"".join(x for x in lines if not x.startswith(b"event:")), STREAM)
     return Reset(sse(*sent)) if how == "reset" else Reply(200, sse(*sent), STREAM)
 
 
-@pytest.mark.parametrize("how", ["error", "reset", "end"])
+@pytest.mark.parametrize("how", ["error", "reset", "end", "no event lines"])
 async def test_a_stream_that_breaks_before_its_first_words_is_tried_again(stub, how):
     stub.push(broken(shown=False, how=how), Reply(200, sse(*events(WHOLE)), STREAM))
     *deltas, answer = await stream(stub, "backups?")
@@ -344,6 +348,14 @@ async def test_a_stream_that_breaks_after_its_first_words_is_a_partial_answer(st
     assert shown == [AnswerDelta(text="Backups are kept ")]
     assert caught.value.retryable
     assert len(stub.log) == 1
+
+
+async def test_a_stream_that_stalls_after_its_first_words_is_a_partial_answer(stub):
+    stub.push(Stall(sse(*list(events(WHOLE))[:4])))
+    shown: list[AnswerDelta | Answer] = []
+    with pytest.raises(ProviderUnavailable, match=r"partial: .* did not answer within 0\.3 s"):
+        await stream(stub, "backups?", into=shown, timeout_s=0.3)
+    assert shown == [AnswerDelta(text="Backups are kept ")]
 
 
 async def test_a_reader_that_leaves_a_stream_half_way_gives_the_connection_back(stub):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ragpg import testing
-from ragpg.composition import Closing
 from ragpg.protocols import ContextWriter, DocumentEmbedder, Embedder, Generator, Reranker
 from ragpg.providers.blend import BlendReranker
 from ragpg.providers.claude import ClaudeContextWriter
@@ -77,7 +76,7 @@ async def provider(request: pytest.FixtureRequest, stub: VendorStub) -> AsyncIte
     """The provider that the parameter builds, closed afterwards if it holds connections."""
     built = request.param(stub)
     yield built
-    if isinstance(built, Closing):
+    if hasattr(built, "aclose"):
         await built.aclose()
 
 

@@ -43,7 +43,8 @@ def failing(*errors: Exception):
 async def test_a_wait_of_an_hour_is_capped_at_a_minute(caplog):
     attempt, _ = failing(failed(VENDOR, 429, "slow", headers={"Retry-After": "3600"}))
     assert await retry()(attempt) == 2
-    (record,) = [each for each in caplog.records if each.name == "ragpg"]
+    (record,) = caplog.records
+    assert record.name == "ragpg"
     assert 60 <= record.wait_s <= 61
     assert record.getMessage().startswith(
         "voyage voyage-4: RateLimited (status 429) at attempt 1, next in 6"

@@ -43,9 +43,7 @@ def make_collection(
     return tenant_id, made[0]
 
 
-def insert_rows(
-    owner: psycopg.Connection, home: tuple[int, int], rows: Iterable[Row]
-) -> None:
+def insert_rows(owner: psycopg.Connection, home: tuple[int, int], rows: Iterable[Row]) -> None:
     """The dense arm reads no chunk, so none is made: foreign keys are off for these rows."""
     with owner.transaction():
         owner.execute("set local session_replication_role = replica")

@@ -6,10 +6,10 @@ import dataclasses
 import datetime as dt
 import re
 
-import dense_seed
+from tests.sql import dense_seed
 import psycopg
 import pytest
-from dense_seed import Row
+from tests.sql.dense_seed import Row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -321,7 +321,10 @@ def kind(value):
     return float if isinstance(value, int | float) else object()
 
 
-@given(data=st.lists(rows, min_size=1, max_size=6), expressions=st.lists(filters, min_size=4, max_size=4))
+@given(
+    data=st.lists(rows, min_size=1, max_size=6),
+    expressions=st.lists(filters, min_size=4, max_size=4),
+)
 @settings(
     max_examples=120,
     deadline=None,

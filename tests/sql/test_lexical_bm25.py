@@ -7,7 +7,7 @@ import threading
 
 import psycopg
 import pytest
-from lexical_corpus import (
+from tests.sql.lexical_corpus import (
     add,
     assert_same_ranking,
     make_home,

@@ -116,7 +116,7 @@ def test_the_last_microsecond_of_time_has_no_successor_and_is_still_compared():
 
 
 def test_names_and_values_are_written_as_json_strings():
-    where = ragpg.field('a"b\\') == "O'Brien\n\"$.*\" 👍"
+    where = ragpg.field('a"b\\') == 'O\'Brien\n"$.*" 👍'
     assert compile_filter(where) == FilterArguments(
         filter='strict exists($ ? (@."a\\"b\\\\" == "O\'Brien\\n\\"$.*\\" 👍"))'
     )

@@ -91,7 +91,8 @@ begin
     end if;
     insert into ragpg.collection_alias (tenant_id, alias, collection_id)
     values (tenant, set_alias.alias, ragpg.collection_number(set_alias.collection))
-        on conflict (tenant_id, alias) do update set collection_id = excluded.collection_id;
+        on conflict on constraint collection_alias_pkey
+        do update set collection_id = excluded.collection_id;
 end $$;
 comment on function ragpg.set_alias(text, text) is
     'Makes alias mean this collection from the next statement on: how a new recipe goes live.';

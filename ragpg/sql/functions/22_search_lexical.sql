@@ -97,6 +97,149 @@ $$;
 comment on function ragpg._bm25(integer, integer, integer[], double precision[], double precision, double precision, bigint[]) is
     'The BM25 scores of these chunks; the same sum in the same order for each, so equal texts score equal.';
 
+create or replace function ragpg._threshold(
+    keys text[], strong_keys text[], factors double precision[], rest double precision[],
+    tiered integer, place integer, need double precision
+) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    without text;
+    weakly text;
+    strongly text;
+begin
+    if need <= 0 then
+        return 'any';
+    end if;
+    if place > cardinality(keys) or 2.2 * rest[place] < need then
+        return null;
+    end if;
+    without := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1, need);
+    if without = 'any' then
+        return 'any';
+    end if;
+    strongly := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1,
+                                 need - 2.2 * factors[place]);
+    if place > tiered then
+        weakly := strongly;
+    else
+        weakly := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1,
+                                   need - 1.2 * factors[place]);
+    end if;
+    -- Each is implied by the one before, so what adds nothing to it is left out.
+    return nullif(concat_ws('|',
+        without,
+        case when weakly is distinct from without then
+            keys[place] || case weakly when 'any' then '' else '&(' || weakly || ')' end end,
+        case when strongly is distinct from weakly then
+            strong_keys[place] || case strongly when 'any' then '' else '&(' || strongly || ')' end
+        end), '');
+end $$;
+comment on function ragpg._threshold(text[], text[], double precision[], double precision[], integer, integer, double precision) is
+    'The condition that the largest possible weights of a chunk''s keys add up to need: 2.2 with a strong key, 1.2 without, told apart for the first tiered terms. Null if they cannot, any if they always do. factors descending; rest[i] is their sum from i on.';
+
+create or replace function ragpg._beating(
+    collection integer, numbers integer[], factors double precision[], need double precision
+) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    ordered integer[];
+    sorted double precision[];
+    rest double precision[];
+    inside integer;
+    keys text[];
+    strong_keys text[];
+    tiered integer;
+    condition text;
+begin
+    select array_agg(term.number order by term.factor desc, term.number),
+           array_agg(term.factor order by term.factor desc, term.number)
+      into ordered, sorted
+      from unnest(numbers, factors) as term(number, factor);
+    rest := array_fill(0::double precision, array[cardinality(sorted) + 1]);
+    for place in reverse cardinality(sorted)..1 loop
+        rest[place] := rest[place + 1] + sorted[place];
+    end loop;
+    -- Five to eight terms enter the condition; the others are taken for matched at 2.2.
+    inside := least(cardinality(sorted), 5);
+    while inside < least(cardinality(sorted), 8) and 2.2 * rest[inside + 1] > 0.4 * need loop
+        inside := inside + 1;
+    end loop;
+    need := need - 2.2 * rest[inside + 1];
+    if need <= 0.15 * rest[1] then
+        return null;
+    end if;
+    for place in 1..inside loop
+        rest[place] := rest[place] - rest[inside + 1];
+        keys[place] := format('''%s.%s''', to_hex(collection), ordered[place]);
+        strong_keys[place] := format('''%s.+%s''', to_hex(collection), ordered[place]);
+    end loop;
+    rest[inside + 1] := 0;
+    -- The index looks at every operand for every chunk that it visits, so a long condition costs
+    -- more than it holds back.
+    foreach tiered in array array[8, 3, 1, 0] loop
+        condition := ragpg._threshold(keys, strong_keys, sorted, rest, tiered, 1, need);
+        exit when length(condition) <= 450;
+    end loop;
+    return condition;
+end $$;
+comment on function ragpg._beating(integer, integer[], double precision[], double precision) is
+    'The condition on keys that every chunk of this rough score or more fulfils; null if it would hold back too few, or if no chunk can reach it.';
+
+create or replace function ragpg._first_condition(
+    keys text[], frequencies bigint[], chunks bigint, k integer, budget double precision
+) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    terms integer := cardinality(keys);
+    rare integer := 0;
+    total double precision := 0;
+    lead integer;
+    wide integer;
+    expected double precision;
+    missing double precision;
+    condition text;
+begin
+    while rare < terms and total + frequencies[rare + 1] <= budget loop
+        rare := rare + 1;
+        total := total + frequencies[rare];
+    end loop;
+    if rare > 0 then
+        condition := array_to_string(keys[1:rare], '|');
+    end if;
+    if rare = terms or total >= 10 * k then
+        return condition;
+    end if;
+    if rare + 1 = terms then
+        return concat_ws('|', condition, keys[terms]);
+    end if;
+    -- Too few: add the next term together with another one, as many as independence lets expect.
+    lead := rare + 1;
+    expected := frequencies[lead];
+    while lead < terms - 1 and expected * frequencies[lead + 1] / chunks > budget loop
+        lead := lead + 1;
+        expected := expected * frequencies[lead] / chunks;
+    end loop;
+    wide := lead + 1;
+    missing := 1 - frequencies[wide]::double precision / chunks;
+    while wide < terms
+          and expected * (1 - missing * (1 - frequencies[wide + 1]::double precision / chunks))
+              <= budget loop
+        wide := wide + 1;
+        missing := missing * (1 - frequencies[wide]::double precision / chunks);
+    end loop;
+    return concat_ws('|', condition,
+                     '(' || array_to_string(keys[rare + 1:lead], '&')
+                     || '&(' || array_to_string(keys[lead + 1:wide], '|') || '))');
+end $$;
+comment on function ragpg._first_condition(text[], bigint[], bigint, integer, double precision) is
+    'A condition on few chunks, about budget if terms were independent, with good ones among them. frequencies ascending.';
+
 create or replace function ragpg._search_lexical(
     tenant integer,
     collection integer,
@@ -113,20 +256,37 @@ create or replace function ragpg._search_lexical(
 returns table (chunk_id bigint, rank integer, score double precision, mode text)
 language plpgsql stable
 set search_path = pg_catalog, public, pg_temp
+set jit = off
+set max_parallel_workers_per_gather = 0
+set enable_seqscan = off
+set work_mem = '64MB'
 as $$
 #variable_conflict use_column
 declare
     numbers integer[];
     factors double precision[];
+    frequencies bigint[];
+    keys text[];
+    chunks bigint;
     average double precision;
     reference double precision;
+    slack double precision;
     asked sparsevec;
+    conditions text;
+    gather text;
+    by_index text := ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2';
+    within bigint[];
+    threshold double precision;
     survivors bigint[];
+    condition text;
+    budget double precision := greatest(1500, 8 * k);
 begin
     -- Of a query with more than 500 known lexemes the 500 of the largest idf count.
-    select array_agg(term.number order by term.number), array_agg(term.times * term.idf order by term.number),
-           min(term.average_length), min(term.reference_length)
-      into numbers, factors, average, reference
+    select array_agg(term.number order by term.frequency, term.number),
+           array_agg(term.times * term.idf order by term.frequency, term.number),
+           array_agg(term.frequency order by term.frequency, term.number),
+           min(term.chunks), min(term.average_length), min(term.reference_length)
+      into numbers, factors, frequencies, chunks, average, reference
       from (
                select term.* from ragpg._query_terms(tenant, collection, query) as term
                 where term.frequency > 0
@@ -143,42 +303,90 @@ begin
                  from unnest(numbers, factors) as term(number, factor)
                 group by term.number
            ) as summed;
-    with matched as materialized (
-        select vector.chunk_id, -(vector.weights <#> asked) as rough
-          from ragpg.lexeme_vector as vector
-          join ragpg.embedding
-            on embedding.tenant_id = tenant and embedding.chunk_id = vector.chunk_id
-         where vector.tenant_id = tenant
-           and vector.collection_id = collection
-           and (vector.weights <#> asked) < 0
-           and (embedding.expires_at is null or embedding.expires_at > now())
-           and (sources is null or embedding.source = any (sources))
-           and (tags_all is null or embedding.tags @> tags_all)
-           and (tags_any is null or embedding.tags && tags_any)
-           and (modified_from is null or embedding.modified_at >= modified_from)
-           and (modified_before is null or embedding.modified_at < modified_before)
-           and (key_prefix is null or starts_with(embedding.document_key, key_prefix))
-           and (filter is null or jsonb_path_match(embedding.attributes, filter, silent => true))
-    ), bar as (
-        select matched.rough * least(1, average / reference) / greatest(1, average / reference)
-               * (1 - 1e-5) as rough
-          from matched
-         order by matched.rough desc
-        offset k - 1
-         limit 1
-    )
-    select array_agg(matched.chunk_id) into survivors
-      from matched
-     where matched.rough >= coalesce((select bar.rough from bar), 0);
+    -- How far a rough score can be from the truth, relative to that of another chunk; the remainder
+    -- is for single precision.
+    slack := least(1, average / reference) / greatest(1, average / reference) * (1 - 1e-5);
+
+    -- Fixed texts; values are parameters, and numbers are integers by type.
+    conditions := concat(
+        case when sources is not null then ' and embedding.source = any ($4)' end,
+        case when tags_all is not null then ' and embedding.tags @> $5' end,
+        case when tags_any is not null then ' and embedding.tags && $6' end,
+        case when modified_from is not null then ' and embedding.modified_at >= $7' end,
+        case when modified_before is not null then ' and embedding.modified_at < $8' end,
+        case when key_prefix is not null then ' and embedding.document_key ^@ $9' end,
+        case when filter is not null then ' and embedding.attributes @@ $10' end);
+    if conditions <> '' then
+        execute format(
+            'select array_agg(passing.chunk_id) from (select embedding.chunk_id from ragpg.embedding'
+            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit 20001)'
+            ' as passing', tenant, collection, conditions)
+           into within
+          using null::sparsevec, null::tsquery, null::bigint[], sources, tags_all, tags_any,
+                modified_from, modified_before, key_prefix, filter;
+        if within is null then
+            return;
+        end if;
+        if cardinality(within) <= 20000 then
+            conditions := ' and vector.chunk_id = any ($3)';
+        else
+            within := null;
+            conditions := format(
+                ' and (select true from ragpg.embedding where embedding.tenant_id = %s'
+                ' and embedding.chunk_id = vector.chunk_id%s offset 0)', tenant, conditions);
+        end if;
+    end if;
+    gather := format(
+        'with matched as materialized (select vector.chunk_id, -(vector.weights <#> $1) as rough'
+        ' from ragpg.lexeme_vector as vector where vector.tenant_id = %s'
+        ' and vector.collection_id = %s and (vector.weights <#> $1) < 0'
+        ' and (vector.expires_at is null or vector.expires_at > now())%s),'
+        ' bar as (select matched.rough from matched order by matched.rough desc offset %s limit 1)'
+        ' select (select bar.rough from bar), array_agg(matched.chunk_id) from matched'
+        ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s',
+        -- + 0 keeps the primary key out of the plans that read the index of lexemes.
+        '%1$s', '%2$s', conditions || '%3$s', k - 1, slack);
+
+    mode := case when within is not null then 'filtered' when chunks <= 20 then 'scan'
+                 else 'index' end;
+    if mode = 'index' then
+        keys := array(select format('''%s.%s''', to_hex(collection), term.number)
+                        from unnest(numbers) with ordinality as term(number, place)
+                       order by term.place);
+        loop
+            condition := ragpg._first_condition(keys, frequencies, chunks, k, budget);
+            execute format(gather, tenant || ' + 0', collection || ' + 0', by_index)
+               into threshold, survivors
+              using asked, condition::tsquery, within, sources, tags_all, tags_any, modified_from,
+                    modified_before, key_prefix, filter;
+            exit when threshold is not null or budget > chunks;
+            budget := budget * 8;
+        end loop;
+        condition := ragpg._beating(collection, numbers, factors, coalesce(threshold * slack, 0));
+        if condition is null then
+            mode := 'scan';
+        else
+            execute format(gather, tenant || ' + 0', collection || ' + 0', by_index)
+               into threshold, survivors
+              using asked, condition::tsquery, within, sources, tags_all, tags_any, modified_from,
+                    modified_before, key_prefix, filter;
+        end if;
+    end if;
+    if mode <> 'index' then
+        execute format(gather, tenant, collection, '')
+           into threshold, survivors
+          using asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
+                modified_before, key_prefix, filter;
+    end if;
     return query
     select best.chunk_id, row_number() over (order by best.score desc, best.chunk_id)::integer,
-           best.score, 'exact'
+           best.score, mode
       from ragpg._bm25(tenant, collection, numbers, factors, average, reference, survivors) as best
      order by best.score desc, best.chunk_id
      limit k;
 end $$;
 comment on function ragpg._search_lexical is
-    'What search_lexical does, for a tenant and collection by number; mode says how the chunks were found.';
+    'What search_lexical does, for a tenant and collection by number. mode: scan scores every chunk, filtered every chunk that passes the filter, index those whose lexemes can reach the k-th score.';
 
 create or replace function ragpg.search_lexical(
     collection text,

@@ -1,5 +1,23 @@
 -- 30_search_dense.sql: the dense arm. Exact where that is fast, otherwise a plan that is checked.
 
+create or replace function ragpg.dense_mode(
+    row_count bigint, dimensions integer, has_index boolean
+)
+returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select case when row_count <= dense_setting.exact_max then 'exact'
+                when has_index then 'ann'
+                -- So few bits order almost nothing (recall .6 at 16), and so short a vector is
+                -- compared as fast as its sketch.
+                when dimensions < 128 then 'exact'
+                when row_count is not null then 'sketch' end
+      from ragpg.dense_setting;
+end;
+comment on function ragpg.dense_mode(bigint, integer, boolean) is
+    'The plan of a search without a filter in a collection of this size; null for an unknown size.';
+
 create or replace function ragpg._search_dense(
     tenant integer,
     collection integer,
@@ -19,6 +37,8 @@ returns table (chunk_id bigint, rank integer, score double precision, mode text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, public, pg_temp
 set jit = off
+-- A search is one of many; starting workers costs more than it saves on most of them.
+set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 set enable_sort = on
 set enable_bitmapscan = on
@@ -90,45 +110,48 @@ begin
                || covered || uncovered;
 
     select dense_setting.* into setting from ragpg.dense_setting;
+    select counted.rows into row_count
+      from ragpg.dense_collection as counted
+     where counted.tenant_id = _search_dense.tenant
+       and counted.collection_id = _search_dense.collection;
+    -- A collection that is new, or was small when it was counted: count as far as it matters, and
+    -- beyond that trust the planner.
+    if row_count is null or row_count <= setting.exact_max then
+        execute format('select count(*) from (select from ragpg.embedding'
+                       ' where tenant_id = %s and collection_id = %s limit %s) as counted',
+                       tenant, collection, setting.exact_max + 1)
+           into row_count;
+        if row_count > setting.exact_max then
+            execute format('explain (format json) select from ragpg.embedding'
+                           ' where tenant_id = %s and collection_id = %s', tenant, collection)
+               into plan;
+            row_count := greatest(row_count, (plan #>> '{0,Plan,Plan Rows}')::numeric);
+        end if;
+    end if;
+    expected := row_count;
     mode := forced_mode;
     if mode = 'auto' then
-        select counted.rows into row_count
-          from ragpg.dense_collection as counted
-         where counted.tenant_id = _search_dense.tenant
-           and counted.collection_id = _search_dense.collection;
-        -- A collection that is new, or was small when it was counted: count as far as it matters.
-        if row_count is null or row_count <= setting.exact_max then
-            execute format('select count(*) from (select from ragpg.embedding'
-                           ' where tenant_id = %s and collection_id = %s limit %s) as counted',
-                           tenant, collection, setting.exact_max + 1)
-               into row_count;
-        end if;
-        if row_count <= setting.exact_max then
-            mode := 'exact';
-        else
-            has_index := exists (
-                select from pg_index
-                 where pg_index.indexrelid
-                       = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
-                   and pg_index.indisvalid);
-            if covered || uncovered = '' then
-                mode := case when has_index then 'ann' else 'sketch' end;
-            else
-                -- The planner's own estimate, 0.1 ms: good for source, tags and time, rough for
-                -- metadata, where a wrong one costs time only.
-                execute 'explain (format json) select' || conditions
-                   into plan
-                  using query_embedding, sources, tags_all, tags_any, modified_from,
-                        modified_before, key_prefix, filter;
-                expected := (plan #>> '{0,Plan,Plan Rows}')::numeric;
-                mode := case
-                    when expected <= setting.exact_max then 'exact'
-                    when uncovered = '' and row_count <= setting.sketch_max then 'sketch'
-                    when expected <= setting.prefilter_max then 'exact'
-                    when has_index then 'ann'
-                    else 'sketch'
-                end;
-            end if;
+        has_index := exists (
+            select from pg_index
+             where pg_index.indexrelid
+                   = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
+               and pg_index.indisvalid);
+        mode := ragpg.dense_mode(row_count, dimensions, has_index);
+        if mode <> 'exact' and covered || uncovered <> '' then
+            -- The planner's own estimate, 0.1 ms: good for source, tags and time, rough for
+            -- metadata, where a wrong one costs time only.
+            execute 'explain (format json) select' || conditions
+               into plan
+              using query_embedding, sources, tags_all, tags_any, modified_from,
+                    modified_before, key_prefix, filter;
+            expected := least(row_count, (plan #>> '{0,Plan,Plan Rows}')::numeric);
+            mode := case
+                when expected <= setting.exact_max then 'exact'
+                when uncovered = '' and row_count <= setting.sketch_max
+                    then ragpg.dense_mode(row_count, dimensions, false)
+                when expected <= setting.prefilter_max then 'exact'
+                else mode
+            end;
         end if;
     end if;
 
@@ -178,20 +201,24 @@ begin
     end if;
 
     if mode = 'sketch' then
+        -- One array of ids is looked up in one pass over the primary key, at three quarters of the
+        -- cost of a join.
         return query execute format(
-            'with near as materialized ('
-            'select embedding.chunk_id' || conditions
-            || ' order by embedding.sketch <~> binary_quantize($1), embedding.chunk_id limit $10)'
-            ' select found.chunk_id,'
+            'select found.chunk_id,'
             ' row_number() over (order by found.distance, found.chunk_id)::integer,'
             ' 1 - found.distance, ''sketch'''
-            ' from (select embedding.chunk_id, embedding.embedding <=> $1 as distance'
-            ' from near join ragpg.embedding on embedding.tenant_id = %s'
-            ' and embedding.chunk_id = near.chunk_id) as found'
+            ' from (select rescored.chunk_id, rescored.embedding <=> $1 as distance'
+            ' from ragpg.embedding as rescored where rescored.tenant_id = %s'
+            ' and rescored.chunk_id = any (array(select embedding.chunk_id' || conditions
+            || ' order by embedding.sketch <~> binary_quantize($1) limit $10))) as found'
             ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id limit $9',
             tenant)
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
-                key_prefix, filter, k, greatest(setting.sketch_rescored, k * 6);
+                key_prefix, filter, k,
+                -- Among more rows, more of them have as near a sketch: by the root of their number
+                -- recall stays at .99 from 5,000 to 100,000 rows of 384 dimensions.
+                (greatest(setting.sketch_rescored, k * 6)
+                 * sqrt(greatest(expected, 10000) / 10000.0))::integer;
         return;
     end if;
 

@@ -85,7 +85,7 @@ comment on function ragpg.dense_index_plan() is
 create or replace view ragpg.index_health with (security_invoker = true) as
 select collection.tenant_id, collection.collection_id, collection.name as collection,
        collection.dimensions, counted.rows, counted.counted_at,
-       ragpg.dense_mode(counted.rows, collection.dimensions, dense_index.state = 'valid')
+       ragpg.dense_mode(counted.rows, collection.dimensions, coalesce(dense_index.state = 'valid', false))
        as unfiltered_mode,
        dense_index.index_name, dense_index.state as index_state, dense_index.bytes as index_bytes,
        checked.mean_recall, checked.lowest_recall, checked.queries as recall_queries,
