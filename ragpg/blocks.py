@@ -44,6 +44,7 @@ _TITLE_MAX = 200
 _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"(?>\r\n|\r|\n)(?:[^\S\r\n]*+(?>\r\n|\r|\n))++")
 _COMMENTS = re.compile(r"\s*(?:<!--(?:(?!-->).)*-->\s*)+", re.DOTALL)
+_LABEL = re.compile(r"\s*\([\w-]+\)=\s*")  # names the heading below it, for MyST
 _MARKUP = re.compile(r"[\\`*_\[\]<>&!{}~]")
 _HEADING_ID = re.compile(r"\s*\{\s*[#.][^{}]*\}\s*$")
 
@@ -65,7 +66,7 @@ def _table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> b
         and state.sCount[line] >= state.blkIndent
         and not state.isEmpty(line)
         and not state.is_code_block(line)
-        and not any(rule(state, line, end_line, True) for rule in rules)
+        and not any(rule(state, line, end_line, True) for rule in rules)  # noqa: FBT003
     ):
         line += 1
     state.push("table_open", "table", 1).map = [start_line, line]
@@ -85,7 +86,7 @@ class Block:
     """A block `text[start:stop]`; `children` are the blocks that it consists of.
 
     `level` and `title` are a heading's. `header` is the header and delimiter row of the table
-    that a row continues. `faint` blocks (rules, comments) say nothing by themselves.
+    that a row continues. `faint` blocks (rules, comments, labels) say nothing alone.
     """
 
     kind: Kind
@@ -181,7 +182,10 @@ def _siblings(
 def _block(text: str, opened: _Open, starts: Sequence[int], start: int, stop: int) -> Block:
     kind = _KINDS[opened.token.type]
     level = int(opened.token.tag[1]) if kind == "heading" else 0
-    faint = kind == "rule" or (kind == "html" and bool(_COMMENTS.fullmatch(text, start, stop)))
+    pattern = {"html": _COMMENTS, "paragraph": _LABEL}.get(kind)
+    faint = kind == "rule" or (
+        pattern is not None and pattern.fullmatch(text, start, stop) is not None
+    )
     block = Block(kind=kind, start=start, stop=stop, level=level, title=opened.title, faint=faint)
     if opened.children:
         return replace(block, children=tuple(_siblings(text, opened.children, starts, start, stop)))

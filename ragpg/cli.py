@@ -326,17 +326,3 @@ def main() -> None:
             raise
         typer.echo(f"ragpg: {exc}", err=True)
         sys.exit(_exit_code(exc))
-    except ExceptionGroup as group:
-        first = _first(group)
-        if _options["debug"] or first is None:
-            raise
-        typer.echo(f"ragpg: {first}", err=True)
-        sys.exit(_exit_code(first))
-
-
-def _first(group: BaseException) -> errors.RagpgError | None:
-    """The first error of ours in a group that a stage's tasks raised together."""
-    if isinstance(group, errors.RagpgError):
-        return group
-    inside = group.exceptions if isinstance(group, BaseExceptionGroup) else ()
-    return next((found for each in inside if (found := _first(each)) is not None), None)

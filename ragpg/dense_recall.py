@@ -17,7 +17,7 @@ from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
 
 TARGET = 0.99
-# Noise of 0.35 of a vector's length leaves a cosine of about .94, as of a paraphrase to its passage.
+# Noise of 0.35 of a vector's length leaves a cosine of about .94, as of a paraphrase.
 NOISE = 0.35
 
 QUERY_SOURCES = """

@@ -320,8 +320,8 @@ tags = Tags()
 def field(*path: str) -> Ordered:
     """The metadata field at `path`; `field("a", "b")` is b within a.
 
-    A dot in a name is part of the name. Raises FilterError for `tenant` and `collection`, which are arguments of the call, and for names
-    that begin with @, which are reserved.
+    A dot in a name is part of the name. Raises FilterError for `tenant` and `collection`, which are
+    arguments of the call, and for names that begin with @, which are reserved.
     """
     if not path:
         raise FilterError("field() wants the name of a metadata field")

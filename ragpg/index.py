@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import numpy as np
 from pgvector import HalfVector
 
 from ragpg.database import statements
-from ragpg.errors import InvalidProviderResponse, ProviderError, ProviderRejected
+from ragpg.errors import (
+    InvalidProviderResponse,
+    ProviderError,
+    ProviderRejected,
+    TextsRejected,
+)
+from ragpg.fanout import fan_out
 from ragpg.protocols import DocumentEmbedder, Embedder
 from ragpg.staging import Staged, Transaction, record_usage
 from ragpg.types import Embedded, Usage
@@ -89,15 +96,11 @@ class _Work:
         self.usage: list[Usage] = []
 
     async def embed(self, items: Sequence[_Item]) -> None:
-        limiter = anyio.CapacityLimiter(BATCHES_IN_FLIGHT)
-
-        async def embed_batch(batch: Sequence[_Item]) -> None:
-            async with limiter:
-                await self._embed_isolating(batch)
-
-        async with anyio.create_task_group() as group:
-            for start in range(0, len(items), BATCH_CHUNKS):
-                group.start_soon(embed_batch, items[start : start + BATCH_CHUNKS])
+        starts = range(0, len(items), BATCH_CHUNKS)
+        await fan_out(
+            [partial(self._embed_isolating, items[at : at + BATCH_CHUNKS]) for at in starts],
+            anyio.CapacityLimiter(BATCHES_IN_FLIGHT),
+        )
 
     async def embed_document(self, staged: Staged, embedder: DocumentEmbedder) -> None:
         items = [_item(staged, chunk.position) for chunk in staged.chunks]
@@ -112,6 +115,8 @@ class _Work:
         try:
             texts = [item.text for item in items]
             await self._store(items, await self._embedder.embed(texts, purpose="document"))
+        except TextsRejected as exc:
+            await self._store_accepted(items, exc)
         except (ProviderRejected, InvalidProviderResponse) as exc:
             if exc.status in HOPELESS_STATUS:
                 raise
@@ -122,6 +127,19 @@ class _Work:
             middle = len(items) // 2
             for half in (items[:middle], items[middle:]):
                 await self._embed_isolating(half)
+
+    async def _store_accepted(self, items: Sequence[_Item], refused: TextsRejected) -> None:
+        """Keep what the vendor accepted and was paid for; fail the documents of the others."""
+        for place, reason in refused.failed.items():
+            named = ProviderRejected(
+                reason, provider=refused.provider, model=refused.model, status=refused.status
+            )
+            self.failed.setdefault(items[place].staged.document.key, _named(named, items[place]))
+        accepted = sorted(refused.vectors)
+        vectors = [refused.vectors[place] for place in accepted]
+        if vectors:
+            embedded = Embedded(vectors=vectors, usage=refused.usage)
+            await self._store([items[place] for place in accepted], embedded)
 
     async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
         self.usage += embedded.usage

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import anyio
@@ -15,6 +16,7 @@ import anyio
 from ragpg import parse
 from ragpg.contextualize import contextualize
 from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
+from ragpg.fanout import fan_out
 from ragpg.index import index
 from ragpg.ingest import changed, publish, reload, split_document, stage, stage_failure
 from ragpg.protocols import ContextWriter, Embedder
@@ -181,21 +183,18 @@ class Ingestion:
         writer = self.context_writer
         if writer is None:
             return list(documents)
-        limiter = anyio.CapacityLimiter(DOCUMENTS_AT_ONCE)
-        done: dict[str, Staged] = {}
 
-        async def write(staged: Staged) -> None:
-            async with limiter:
-                report = await contextualize(self.transaction, self.collection_id, staged, writer)
-                self._tally.contexts_failed += len(report.failed)
-                self._tally.usage += report.usage
-                async with self.transaction() as conn:
-                    done[staged.document.key] = await reload(conn, self.collection_id, staged)
+        async def write(staged: Staged) -> Staged:
+            report = await contextualize(self.transaction, self.collection_id, staged, writer)
+            self._tally.contexts_failed += len(report.failed)
+            self._tally.usage += report.usage
+            async with self.transaction() as conn:
+                return await reload(conn, self.collection_id, staged)
 
-        async with anyio.create_task_group() as tasks:
-            for staged in documents:
-                tasks.start_soon(write, staged)
-        return [done[staged.document.key] for staged in documents]
+        return await fan_out(
+            [partial(write, staged) for staged in documents],
+            anyio.CapacityLimiter(DOCUMENTS_AT_ONCE),
+        )
 
     async def _index(self, documents: Sequence[Staged]) -> list[Staged]:
         report = await index(self.transaction, self.collection_id, documents, self.embedder)

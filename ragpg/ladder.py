@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -18,6 +19,7 @@ from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.evaluate import LADDER_MEASURES, Measures, evaluate, failure_reduction
 from ragpg.evaluation_data import EvaluationData, Query, read_evaluation
+from ragpg.fanout import fan_out
 from ragpg.ingestion import Ingestion, IngestProgress
 from ragpg.protocols import ContextWriter
 from ragpg.retrieve import Weights
@@ -245,23 +247,20 @@ class _Runner:
         runs: dict[str, dict[str, list[str]]] = {name: {}}
         if reranked is not None:
             runs[reranked] = {}
-        limiter = anyio.CapacityLimiter(AT_ONCE)
 
         async def one(query: Query) -> None:
             handle = self.handles.get(self.plan.tenant_of(query))
             if handle is None:
                 return
-            async with limiter:
-                hits = await self._retrieve(handle, query, weights)
-                runs[name][query.id] = self.plan.ids(hits)
-                if reranked is not None:
-                    best = await handle.rerank(hits.query, hits, k=KEPT)
-                    runs[reranked][query.id] = self.plan.ids(best)
+            hits = await self._retrieve(handle, query, weights)
+            runs[name][query.id] = self.plan.ids(hits)
+            if reranked is not None:
+                best = await handle.rerank(hits.query, hits, k=KEPT)
+                runs[reranked][query.id] = self.plan.ids(best)
             self.progress(name, len(runs[name]), len(self.plan.data.queries))
 
-        async with anyio.create_task_group() as tasks:
-            for query in self.plan.data.queries:
-                tasks.start_soon(one, query)
+        queries = self.plan.data.queries
+        await fan_out([partial(one, query) for query in queries], anyio.CapacityLimiter(AT_ONCE))
         return runs
 
     async def _retrieve(self, handle: AsyncCollection, query: Query, weights: Weights) -> Hits:
@@ -322,7 +321,7 @@ def print_ladder(ladder: Ladder) -> None:
         "pass@5": "Pass@5",
         "pass@10": "Pass@10",
         "pass@20": "Pass@20",
-        "miss@20": "1 - recall@20",
+        "miss@20": "1-recall@20",
         "rr": "MRR",
         "ndcg@10": "nDCG@10",
     }

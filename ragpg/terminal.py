@@ -168,7 +168,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Rows under their column names; null is shown as an empty cell."""
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(escape(name), overflow="fold", min_width=min(len(name), 12))
     for row in rows:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
     console().print(table)

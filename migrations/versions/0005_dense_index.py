@@ -29,6 +29,7 @@ STATISTICS = """
 -- A collection has one tenant; without this the planner multiplies both and expects too few rows.
 create statistics ragpg.embedding_home (dependencies) on tenant_id, collection_id
   from ragpg.embedding;
+comment on statistics ragpg.embedding_home is 'A collection belongs to one tenant.';
 alter table ragpg.embedding alter column collection_id set statistics 1000;
 alter table ragpg.embedding alter column attributes set statistics 500;
 """

@@ -8,31 +8,20 @@ count that comes back.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ragpg.errors import DocumentError
 from ragpg.parse.clean import clean
-from ragpg.parse.docx import parse_docx
 from ragpg.parse.files import UNSUPPORTED, SourceFile, find_files, media_type_of
-from ragpg.parse.html import parse_html
-from ragpg.parse.markdown import parse_markdown
-from ragpg.parse.pdf import parse_pdf
-from ragpg.parse.text import parse_text
 from ragpg.types import Document, MediaType
 
 __all__ = ["SourceFile", "clean", "find_files", "parse_bytes", "parse_file"]
 
 MAX_BYTES: Final = 100_000_000
-_PARSERS: Final[Mapping[MediaType, Callable[..., Document]]] = {
-    "markdown": parse_markdown,
-    "text": parse_text,
-    "html": parse_html,
-    "pdf": parse_pdf,
-    "docx": parse_docx,
-}
 
 
 def parse_file(path: Path, *, key: str) -> Document:
@@ -66,9 +55,20 @@ def parse_bytes(content: bytes, *, key: str, media_type: MediaType | None = None
     _check_size(len(content), key)
     if not content:
         raise DocumentError(f"{key} is empty; add text, or leave it out.", reason="no_text")
-    document = _PARSERS[media_type or media_type_of(key) or _sniff(content, key)](content, key=key)
+    parse = _parser(media_type or media_type_of(key) or _sniff(content, key))
+    document = parse(content, key=key)
     clean(document)
     return document
+
+
+def _parser(media_type: MediaType) -> Callable[..., Document]:
+    """`parse_<media type>` of the module of that name, loaded when it is first needed.
+
+    PDFium and mammoth take a quarter of a second to import, and most folders need neither.
+    """
+    module = import_module(f"ragpg.parse.{media_type}")
+    parse: Callable[..., Document] = getattr(module, f"parse_{media_type}")
+    return parse
 
 
 def _check_size(size: int, key: str) -> None:

@@ -25,7 +25,7 @@ _HIGH_RUN = re.compile(rb"[\x80-\xff]+")
 # a symbol inside a word, are another alphabet or a multi-byte encoding read as this one.
 _HIGH_LETTERS = re.compile(rb"[\xc0-\xff\x8a\x8c\x8e\x9a\x9c\x9e\x9f]{3,}")
 _SYMBOL_IN_WORD = re.compile(
-    rb"[A-Za-z\xc0-\xff][\xa1-\xa9\xac\xae-\xb1\xb3-\xb6\xb8\xb9\xbc-\xbf\x80-\x90\x95\x98\x99\x9b-\x9d]"
+    rb"[A-Za-z\xc0-\xff][\xa1-\xa9\xac\xae-\xb1\xb3-\xb6\xb8\xb9\xbc-\xbf\x80-\x89\x8b\x95\x98\x99\x9b]"
     rb"[a-z\xc0-\xff]"
 )
 _APOSTROPHE: Final = b"\x92"
@@ -99,4 +99,4 @@ def _plausible_cp1252(content: bytes) -> bool:
     runs = _HIGH_RUN.findall(content)
     double = sum(len(run) > 1 for run in runs)
     high = sum(map(len, runs))
-    return double * 4 <= len(runs) + 3 and high * 4 <= len(content)
+    return double * 4 <= len(runs) + 3 and high * 3 <= len(content)

@@ -8,7 +8,7 @@ from functools import partial
 
 from ragpg.errors import TextsRejected
 from ragpg.providers.checks import require_texts
-from ragpg.providers.fanout import fan_out
+from ragpg.fanout import fan_out
 from ragpg.providers.voyage_api import TooLarge, VoyageApi
 from ragpg.tokens import count_tokens
 from ragpg.types import Embedded, Usage

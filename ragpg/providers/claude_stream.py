@@ -74,7 +74,7 @@ class Stream:
         ProviderUnavailable when the stream ends without `message_stop`, which the SDK passes over.
         """
         async for event in self._events:
-            if event.type == "message_stop" and self.stop_reason is not None:
+            if event.type == "message_stop":
                 return None
             delta = self._take(event)
             if delta is not None:

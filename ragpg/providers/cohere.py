@@ -15,7 +15,7 @@ from cohere.core.api_error import ApiError
 from ragpg.errors import ProviderError
 from ragpg.providers.checks import checked_order, require_query, rerank_texts
 from ragpg.providers.failures import Vendor, failed, invalid, timed_out
-from ragpg.providers.fanout import fan_out
+from ragpg.fanout import fan_out
 from ragpg.providers.retry import Retry
 from ragpg.types import Hits, Reranked, Usage
 

@@ -20,6 +20,7 @@ from ragpg.errors import (
 # A proxy's error page can be megabytes; the first line of it says enough.
 _MESSAGE_CHARACTERS = 400
 _NEXT_STEP = {
+    401: "set {key_variable} to a valid key",
     400: "the request is at fault and was not retried",
     402: "check the account's billing",
     403: "check what the key in {key_variable} may use",
@@ -64,36 +65,25 @@ def failed(
     """
     headers = {name.lower(): value for name, value in (headers or {}).items()}
     request_id = headers.get("request-id") or headers.get("x-request-id")
-    provider, model = vendor.provider, vendor.model
     if status == 429:  # noqa: PLR2004
         return RateLimited(
             _sentence(vendor, status, message, "try again later or with fewer calls in flight"),
-            provider=provider,
-            model=model,
+            provider=vendor.provider,
+            model=vendor.model,
             request_id=request_id,
             retry_after_s=retry_after_s(headers, now=dt.datetime.now(dt.UTC)),
             retryable=retryable is not False,
         )
-    if status is None or status in {408, 409} or status >= 500:  # noqa: PLR2004
-        return ProviderUnavailable(
-            _sentence(vendor, status, message, "try again later"),
-            provider=provider,
-            model=model,
-            status=status,
-            request_id=request_id,
-            retryable=retryable is not False,
-        )
-    step = f"set {vendor.key_variable} to a valid key" if status == 401 else None  # noqa: PLR2004
-    step = step or _NEXT_STEP.get(status, "check the request").format(
-        key_variable=vendor.key_variable
-    )
-    return ProviderRejected(
-        _sentence(vendor, status, message, step),
-        provider=provider,
-        model=model,
+    passing = status is None or status in {408, 409} or status >= 500  # noqa: PLR2004
+    kind = ProviderUnavailable if passing else ProviderRejected
+    step = "try again later" if passing else _NEXT_STEP.get(status or 0, "check the request")
+    return kind(
+        _sentence(vendor, status, message, step.format(key_variable=vendor.key_variable)),
+        provider=vendor.provider,
+        model=vendor.model,
         status=status,
         request_id=request_id,
-        retryable=bool(retryable),
+        retryable=passing if retryable is None else retryable,
     )
 
 

@@ -149,7 +149,11 @@ def _load() -> _Model:
     tokenizer = Tokenizer.from_str(vocabulary)
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    # Threads that wait by spinning take the processor from Postgres: on two busy cores a run needed
+    # half the processor time and was 1.2 to 1.7 times faster without.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return _Model(session=session, tokenizer=tokenizer)
 
 

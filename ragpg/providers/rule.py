@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from ragpg.providers.sentences import FRONT_MATTER
 from ragpg.types import WrittenContext
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _SUBJECT_NAMES = 4
 _CHUNK_NAMES = 8
 _SENTENCE_CHARS = 200
-# Prose never needs more lines than this to begin, and code that has none is not searched to its end.
+# Prose begins within so many lines, or the document has none to speak of.
 _SENTENCE_LINES = 60
 _LINE_CHARS = 1000
 
@@ -32,26 +33,40 @@ _DEFINITION = re.compile(
     "|".join(
         (
             # Python, Ruby, Rust, JavaScript, PHP, Go with its receiver, Kotlin.
-            (rf"^[ \t]*{_MODIFIERS}(?:def|fn|function\*?|func(?:[ \t]+\([^)\n]*\))?|fun)[ \t]+"
-            r"(?P<callable>[\w.]+[?!]?)[ \t]*[(<\[]"),
+            (
+                rf"^[ \t]*{_MODIFIERS}(?:def|fn|function\*?|func(?:[ \t]+\([^)\n]*\))?|fun)[ \t]+"
+                r"(?P<callable>[\w.]+[?!]?)[ \t]*[(<\[]"
+            ),
             # What follows the name tells a definition from prose that begins with "class".
-            (rf"^[ \t]*{_MODIFIERS}(?:class|struct|enum|trait|interface|union|namespace|module|mod"
-            r"|protocol|record|object|type|macro_rules!)[ \t]+(?P<type>[A-Za-z_]\w*)"
-            r"(?=[ \t]*(?:[({:;<=\[]|(?:struct|interface|extends|implements|where)\b))"),
-            (r"^[ \t]*(?:unsafe[ \t]+)?impl(?:<[^{\n]*?>)?[ \t]+(?:[^{\n]*?\bfor[ \t]+)?"
-            r"(?P<impl>[A-Za-z_]\w*)[^{\n]*\{"),
-            (rf"^[ \t]*{_MODIFIERS}(?:const|let|var)[ \t]+(?P<arrow>[A-Za-z_$][\w$]*)[ \t]*"
-            r"(?::[^=\n]*)?=[ \t]*(?:async[ \t]*)?(?:function\b|\([^)\n]*\)[^=\n]*=>|\w+[ \t]*=>)"),
+            (
+                rf"^[ \t]*{_MODIFIERS}(?:class|struct|enum|trait|interface|union|namespace|module"
+                r"|mod|protocol|record|object|type|macro_rules!)[ \t]+(?P<type>[A-Za-z_]\w*)"
+                r"(?=[ \t]*(?:[({:;<=\[]|(?:struct|interface|extends|implements|where)\b))"
+            ),
+            (
+                r"^[ \t]*(?:unsafe[ \t]+)?impl(?:<[^{\n]*?>)?[ \t]+(?:[^{\n]*?\bfor[ \t]+)?"
+                r"(?P<impl>[A-Za-z_]\w*)[^{\n]*\{"
+            ),
+            (
+                rf"^[ \t]*{_MODIFIERS}(?:const|let|var)[ \t]+(?P<arrow>[A-Za-z_$][\w$]*)[ \t]*"
+                r"(?::[^=\n]*)?=[ \t]*(?:async[ \t]*)?(?:function\b"
+                r"|\([^)\n]*\)[^=\n]*=>|\w+[ \t]*=>)"
+            ),
             # C, C++, Java, C#: types before the name, a body after the arguments.
-            (r"^[ \t]*(?!(?:if|for|while|switch|return|else|elif|catch|do|new|throw|case|using|import"
-            r"|def|fn|class|struct|enum|namespace|union|interface)\b)"
-            r"(?:[\w:<>,\[\]~]+[*&]*[ \t]+[*&]*){1,6}(?P<method>(?:\w+::)*~?\w+)"
-            r"[ \t]*\([^;{}]{0,300}\)[^;{}()\n]{0,80}\s*\{"),
+            (
+                r"^[ \t]*(?!(?:if|for|while|switch|return|else|elif|catch|do|new|throw|case|using"
+                r"|import|def|fn|class|struct|enum|namespace|union|interface)\b)"
+                r"(?:[\w:<>,\[\]~]+[*&]*[ \t]+[*&]*){1,6}(?P<method>(?:\w+::)*~?\w+)"
+                r"[ \t]*\([^;{}]{0,300}\)[^;{}()\n]{0,80}\s*\{"
+            ),
             r"^(?P<member>\w+::~?\w+)[ \t]*\([^;{}]{0,300}\)[^;{}\n]{0,80}\{",
             r"^[ \t]*#[ \t]*define[ \t]+(?P<macro>\w+)",
-            (r"(?i:^[ \t]*create[ \t]+(?:or[ \t]+replace[ \t]+)?(?:\w+[ \t]+){0,2}?(?:table|view"
-            r"|function|procedure|index|type|schema|trigger|role|sequence|policy|extension)[ \t]+"
-            r"(?:concurrently[ \t]+)?(?:if[ \t]+not[ \t]+exists[ \t]+)?\"?(?P<sql>[a-z_][\w.]*))"),
+            (
+                r"(?i:^[ \t]*create[ \t]+(?:or[ \t]+replace[ \t]+)?(?:\w+[ \t]+){0,2}?(?:table|view"
+                r"|function|procedure|index|type|schema|trigger|role|sequence|policy|extension)"
+                r"[ \t]+(?:concurrently[ \t]+)?(?:if[ \t]+not[ \t]+exists[ \t]+)?"
+                r"\"?(?P<sql>[a-z_][\w.]*))"
+            ),
         )
     ),
     re.MULTILINE,
@@ -62,9 +77,8 @@ _NOT_A_SENTENCE = re.compile(
     r"|define|ifn?def|usr/bin)\b|[{;=,(]\s*$",
     re.IGNORECASE,
 )
-_FRONT_MATTER = re.compile(r"\A\ufeff?(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
 _LEADING_MARKS = re.compile(r"^[\s#/*!\-;<>%\"'|=~`+]+")
-_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")  # noqa: RUF001 - they end sentences in CJK
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")
 _PROSE = re.compile(
     r"(?:[^\W\d_]{2,}\W+){2}[^\W\d_]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{6}"
 )
@@ -154,7 +168,7 @@ def _first_sentence(text: str) -> str:
 
     Front matter, licence headers, imports and lines of code are passed over.
     """
-    front_matter = _FRONT_MATTER.match(text)
+    front_matter = FRONT_MATTER.match(text)
     body = text[front_matter.end() if front_matter else 0 :]
     for line in body.split("\n", _SENTENCE_LINES)[:_SENTENCE_LINES]:
         prose = _LEADING_MARKS.sub("", line[:_LINE_CHARS]).strip()

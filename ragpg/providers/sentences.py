@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Beyond this a run of code is quoted line by line.
 _CODE_CHARS = 300
 
-_FRONT_MATTER = re.compile(r"\A\ufeff?(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
+FRONT_MATTER = re.compile(r"\A\ufeff?(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
 _FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(?P<mark>`{3,}|~{3,})")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}(?:[ \t]|$)")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-+|\*[ *]*|_[ _]*)[ \t]*")
@@ -44,7 +44,7 @@ def _says_something(part: str) -> bool:
 
 
 def _units(text: str) -> Iterator[tuple[int, int]]:
-    front_matter = _FRONT_MATTER.match(text)
+    front_matter = FRONT_MATTER.match(text)
     lines = _lines(text, front_matter.end() if front_matter else 0)
     block: list[tuple[int, int]] = []
     fence = ""
@@ -99,8 +99,9 @@ def _prose(text: str, block: list[tuple[int, int]]) -> Iterator[tuple[int, int]]
     marker = _MARKER.match(text, block[0][0], block[0][1])
     start, stop = marker.end() if marker else block[0][0], block[-1][1]
     for end in _SENTENCE_END.finditer(text, start, stop):
+        part = text[start : end.end()].strip()
         # A label such as "**Cause.**" belongs to the sentence that it opens.
-        if end[0][0] in _CJK_STOPS or _WORDS.search(text, start, end.end()):
+        if end[0][0] in _CJK_STOPS or (_WORDS.search(part) and not _LABEL.fullmatch(part)):
             yield start, end.end()
             start = end.end()
     yield start, stop

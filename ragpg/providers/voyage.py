@@ -14,7 +14,7 @@ from ragpg.providers.checks import (
     rerank_texts,
 )
 from ragpg.providers.failures import invalid
-from ragpg.providers.fanout import fan_out
+from ragpg.fanout import fan_out
 from ragpg.providers.voyage_api import VoyageApi
 from ragpg.tokens import count_tokens
 from ragpg.types import Embedded, Hits, Purpose, Reranked, Usage

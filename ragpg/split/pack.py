@@ -36,8 +36,8 @@ class _Draft:
 class Packer:
     """Fills spans with the touching blocks of one section; every block lands in some span.
 
-    A heading, a rule, a comment and a short paragraph that ends in a colon or dots go with the block
-    after them. A block that fits stays whole; a longer one is opened into its rows, items or
+    A heading, a rule, a comment, and a short paragraph that ends in a colon or dots or stands
+    before a table, go with the block after them. A block that fits stays whole; a longer one is opened into its rows, items or
     inner blocks, and cut only where it has none.
     """
 
@@ -60,7 +60,7 @@ class Packer:
             draft = self._draft
             if draft is not None and draft.firm and self._is_full(draft):
                 self._close(draft)
-            if self._extend(block):
+            if self._extend(block, before_table=bool(queue) and queue[0].kind == "table"):
                 continue
             if self._draft is not None and self._makes_way(self._draft, block):
                 self._close(self._draft)
@@ -69,7 +69,8 @@ class Packer:
                 queue.extendleft(reversed(self._inner(block)))
             else:
                 self._place_long(block)
-        self._finish()
+        if self._draft is not None:
+            self._emit(self._draft, self._draft.stop)
         return self._spans
 
     def _used(self, draft: _Draft, stop: int) -> int:
@@ -85,7 +86,7 @@ class Packer:
     def _alone(self, block: Block) -> int:
         return _header_tokens(block.header) + self._tokens.count(block.start, block.stop)
 
-    def _extend(self, block: Block) -> bool:
+    def _extend(self, block: Block, *, before_table: bool = False) -> bool:
         """Put the block into the open span, or a new one where none is open, if it fits."""
         draft = self._draft
         used = self._alone(block) if draft is None else self._used(draft, block.stop)
@@ -94,11 +95,11 @@ class Packer:
         if draft is None:
             draft = self._draft = self._begin(block.start, block.header)
         draft.stop = block.stop
-        if not self._introduces(block):
+        if not self._introduces(block, before_table=before_table):
             draft.loose = block.stop
         return True
 
-    def _introduces(self, block: Block) -> bool:
+    def _introduces(self, block: Block, *, before_table: bool) -> bool:
         size = self._tokens.count(block.start, block.stop)
         if block.kind == "heading" or block.faint or size == 0:
             return True
@@ -173,23 +174,14 @@ class Packer:
             self._draft.stop = draft.stop
 
     def _emit(self, draft: _Draft, stop: int) -> None:
+        """Make a span of it, or lengthen the one before, if that holds what only introduces."""
         self._draft = None
-        if self._tokens.count(draft.start, stop) == 0 and self._spans:
-            self._spans[-1] = replace(self._spans[-1], stop=stop)
-            return
+        if self._spans and (not draft.firm or self._tokens.count(draft.start, stop) == 0):
+            last = self._spans[-1]
+            joined = _header_tokens(last.table_header) + self._tokens.count(last.start, stop)
+            if joined <= self._limit:
+                self._spans[-1] = replace(last, stop=stop)
+                return
         self._spans.append(
             Span(start=draft.start, stop=stop, section_path=self._path, table_header=draft.header)
         )
-
-    def _finish(self) -> None:
-        draft = self._draft
-        if draft is None:
-            return
-        if not draft.firm and self._spans:
-            last = self._spans[-1]
-            joined = _header_tokens(last.table_header) + self._tokens.count(last.start, draft.stop)
-            if joined <= self._limit:
-                self._spans[-1] = replace(last, stop=draft.stop)
-                self._draft = None
-                return
-        self._emit(draft, draft.stop)

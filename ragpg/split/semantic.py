@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 
 import regex
@@ -51,7 +51,7 @@ async def split_semantic(
     """
     check_sizes(max_tokens=max_tokens, overlap_tokens=0)
     tokens = TokenMap(document.text)
-    units = list(_units(document, tokens, max_tokens))
+    units = _without_blank(tokens, _units(document, tokens, max_tokens))
     cosines = await _neighbour_cosines(document.text, units, embed)
     inside = sorted(
         cosine for cosine, unit in zip(cosines, units[1:], strict=True) if not unit.opens
@@ -114,6 +114,22 @@ def _units(document: Document, tokens: TokenMap, limit: int) -> Iterator[_Unit]:
                 yield _Unit(start, stop, section.path, block.header, opens)
                 opens = False
             held = block.stop
+
+
+def _without_blank(tokens: TokenMap, units: Iterator[_Unit]) -> list[_Unit]:
+    """The units, each blank one as part of the one before it, or of the first."""
+    kept: list[_Unit] = []
+    lead: int | None = None
+    for unit in units:
+        if tokens.count(unit.start, unit.stop) == 0:
+            if kept:
+                kept[-1] = replace(kept[-1], stop=unit.stop)
+            elif lead is None:
+                lead = unit.start
+            continue
+        kept.append(unit if lead is None else replace(unit, start=lead))
+        lead = None
+    return kept
 
 
 def _leaves(text: str, blocks: Sequence[Block], tokens: TokenMap, limit: int) -> Iterator[Block]:

@@ -36,7 +36,16 @@ def surface(kind: type) -> dict[str, str]:
 
     members = {}
     for name, member in inspect.getmembers(kind):
-        if name.startswith("_") or name in {"aclose", "close", "transaction", "number", "portal", "inner", "providers", "url"}:
+        if name.startswith("_") or name in {
+            "aclose",
+            "close",
+            "transaction",
+            "number",
+            "portal",
+            "inner",
+            "providers",
+            "url",
+        }:
             continue
         if callable(member):
             signature = inspect.signature(member)

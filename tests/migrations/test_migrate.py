@@ -117,7 +117,9 @@ def test_a_newer_schema_is_refused_by_the_service_and_by_migrate(database, owner
 
 
 def test_a_superuser_is_refused_as_the_service(database):
-    with pytest.raises(errors.ConfigurationError, match="a superuser, so tenants would not be kept"):
+    with pytest.raises(
+        errors.ConfigurationError, match="a superuser, so tenants would not be kept"
+    ):
         open_and_close(database.owner_url)
 
 

@@ -13,6 +13,7 @@ from ragpg.providers.blend import BlendReranker
 from ragpg.providers.claude import ClaudeContextWriter
 from ragpg.providers.claude_generate import ClaudeGenerator
 from ragpg.providers.cohere import CohereReranker
+from ragpg.providers.extractive import ExtractiveGenerator
 from ragpg.providers.local import LocalEmbedder
 from ragpg.providers.rule import RuleContextWriter
 from ragpg.providers.voyage import VoyageContextEmbedder, VoyageEmbedder, VoyageReranker
@@ -56,17 +57,11 @@ RERANKERS: dict[str, Build] = {
 }
 
 
-def extractive(_: VendorStub) -> Generator:
-    module = pytest.importorskip("ragpg.providers.extractive")
-    generator: Generator = module.ExtractiveGenerator(LocalEmbedder())
-    return generator
-
-
 GENERATORS: dict[str, Build] = {
     "claude": lambda stub: ClaudeGenerator(
         api_key="k", model="claude-sonnet-5-5", base_url=stub.anthropic_url
     ),
-    "extractive": extractive,
+    "extractive": lambda _: ExtractiveGenerator(LocalEmbedder()),
     "quoting": lambda _: testing.QuotingGenerator(),
 }
 

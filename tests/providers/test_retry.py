@@ -14,7 +14,7 @@ from ragpg.errors import (
     RateLimited,
 )
 from ragpg.providers.failures import Vendor, failed, retry_after_s
-from ragpg.providers.fanout import fan_out
+from ragpg.fanout import fan_out
 from ragpg.providers.retry import Retry
 
 pytestmark = pytest.mark.anyio

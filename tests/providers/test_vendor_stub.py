@@ -170,7 +170,7 @@ async def test_a_warm_up_of_no_tokens_writes_the_prefix(stub):
     assert await counters(stub, body) == (1, 0, 1_300)
 
 
-async def test_the_sdks_own_stream_helper_reads_the_stubs_stream(stub):
+async def test_the_sdks_own_accumulator_reads_the_stubs_stream(stub):
     async with (
         anthropic.AsyncAnthropic(api_key="sk-ant-test", base_url=stub.anthropic_url) as client,
         client.messages.stream(

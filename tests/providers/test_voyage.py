@@ -153,10 +153,11 @@ async def test_no_texts_are_no_call(stub):
 
 async def test_the_vectors_of_a_shuffled_answer_return_to_their_texts(stub):
     stub.change = lambda _, body: {**body, "data": body["data"][::-1]}
-    embedded = await embed(stub, ["cats", "dogs", "birds"])
+    embedded = await embed(stub, ["cats", "dogs", "birds"], dimensions=256)
     assert embedded.vectors == [
-        pytest.approx(bag_of_words(text, 8), abs=1e-6) for text in ("cats", "dogs", "birds")
+        pytest.approx(bag_of_words(text, 256), abs=1e-6) for text in ("cats", "dogs", "birds")
     ]
+    assert embedded.vectors[0] != embedded.vectors[2]
 
 
 def encoded(*values: float) -> str:
@@ -390,6 +391,35 @@ async def test_a_reranker_reads_context_and_chunk_told_apart(stub):
     assert reranked.usage[0].cost_usd == pytest.approx(
         reranked.usage[0].input_tokens * 0.05 / 1_000_000
     )
+
+
+async def test_blank_and_equal_hits_keep_their_places(stub):
+    voyage = reranker(stub)
+    found = hits(hit(1, ""), hit(2, "same"), hit(3, " \u200b"), hit(4, "same"), hit(5, "answer"))
+    reranked = await voyage.rerank("answer", found)
+    await voyage.aclose()
+    assert stub.log[0].body["documents"] == ["same", "same", "answer"]
+    assert reranked.scores == (0.0, 0.01, 0.0, 0.01, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("indices", "fault"),
+    [
+        ([0], "returned 1 scores for 2 texts"),
+        ([0, 2], "returned index 2, which was not sent, among 2 scores"),
+        ([0, -1], "returned index -1, which was not sent, among 2 scores"),
+        ([1, 1], "returned an index twice among 2 scores"),
+    ],
+)
+async def test_scores_that_are_no_permutation_of_what_was_sent_are_refused(stub, indices, fault):
+    stub.change = lambda _, body: {
+        **body,
+        "data": [{"index": i, "relevance_score": 0.5} for i in indices],
+    }
+    voyage = reranker(stub)
+    with pytest.raises(InvalidProviderResponse, match=fault):
+        await voyage.rerank("answer", hits(hit(1, "a"), hit(2, "b")))
+    await voyage.aclose()
 
 
 async def test_1001_hits_are_reranked_in_two_requests(stub):

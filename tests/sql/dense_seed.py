@@ -27,20 +27,21 @@ def make_collection(
     owner: psycopg.Connection, *, tenant: str, name: str = "docs", dimensions: int = 2
 ) -> tuple[int, int]:
     """The numbers of a tenant and of its new collection."""
-    tenant_id = owner.execute("select ragpg.create_tenant(%s)", [tenant]).fetchone()[0]
     made = owner.execute(
         """
         insert into ragpg.collection (
             tenant_id, name, embedding_provider, embedding_model, dimensions, embedding_dtype,
             context_provider, context_model, context_prompt_version, glossary, splitter, max_tokens,
             overlap_tokens, language, facets)
-        values (%s, %s, 'local', 'model', %s, 'float', 'none', 'none', 1, '', 'section', 400, 50,
+        values (ragpg.create_tenant(%s), %s, 'local', 'model', %s, 'float', 'none', 'none', 1, '', 'section', 400, 50,
                 'english', '{}')
-        returning collection_id
+        returning tenant_id, collection_id
         """,
-        [tenant_id, name, dimensions],
+        [tenant, name, dimensions],
     ).fetchone()
-    return tenant_id, made[0]
+    if made is None:
+        raise LookupError(name)
+    return made[0], made[1]
 
 
 def insert_rows(owner: psycopg.Connection, home: tuple[int, int], rows: Iterable[Row]) -> None:

@@ -127,11 +127,9 @@ def search(
     return [(row[0], row[1]) for row in rows]
 
 
-def reference_ranking(
-    conn: psycopg.Connection[Any], home: Home, query: str, k: int
-) -> list[tuple[int, float]]:
-    """The same by BM25 in Python, on the lexemes that ragpg.tokenize gives."""
-    chunks = {
+def read_chunks(conn: psycopg.Connection[Any], home: Home) -> dict[int, Counter[str]]:
+    """The lexemes of every chunk of the collection with their frequencies, from ragpg.tokenize."""
+    return {
         chunk_id: Counter(dict(zip(lexemes, counts, strict=True)))
         for chunk_id, lexemes, counts in conn.execute(
             """
@@ -147,12 +145,15 @@ def reference_ranking(
             [home.tenant, home.collection],
         )
     }
-    asked = dict(
+
+
+def ask(conn: psycopg.Connection[Any], query: str) -> dict[str, int]:
+    """The lexemes of a query, with how often each occurs."""
+    return dict(
         conn.execute(
             "select lexeme, cardinality(positions) from unnest(ragpg.tokenize(%s))", [query]
         ).fetchall()
     )
-    return rank_bm25(chunks, asked, k)
 
 
 def rank_bm25(

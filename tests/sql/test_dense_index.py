@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from ragpg import dense_index, dense_recall
-from ragpg.dense_index import IndexChange
+from ragpg.dense_index import IndexChange, IndexProgress
 from ragpg.errors import ConflictError, DatabaseError
 from tests.sql import dense_seed
 from tests.sql.dense_seed import Row, make_collection
@@ -29,14 +29,15 @@ def fill(owner: psycopg.Connection, home: tuple[int, int], count: int, *, first:
 @pytest.fixture
 def home(owner):
     """A collection of 300 rows; indexes are made from 200 rows on and dropped below 100."""
-    owner.execute("update ragpg.dense_setting"
-                  " set index_above = 200, unindex_below = 100, exact_max = 50")
+    owner.execute(
+        "update ragpg.dense_setting set index_above = 200, unindex_below = 100, exact_max = 50"
+    )
     made = make_collection(owner, tenant="acme", dimensions=WIDTH)
     fill(owner, made, 300)
     return made
 
 
-def states(owner: psycopg.Connection) -> list[tuple]:
+def states(owner: psycopg.Connection) -> list[tuple[str, str]]:
     return owner.execute(
         "select index_name, state from ragpg.dense_index order by index_name"
     ).fetchall()
@@ -64,8 +65,10 @@ def test_a_build_that_does_not_fit_its_memory_is_told_before_it_starts(owner, da
     fill(owner, home, 1000, first=1000)
     plan = dense_index.plan(database.owner_url, memory_mb=1)
     assert plan.warnings == (
-        "the largest build needs about 2 MB and maintenance_work_mem is 1 MB, so it will be several"
-        " times slower; if the server has the memory, pass --memory-mb 2",
+        (
+            "the largest build needs about 2 MB and maintenance_work_mem is 1 MB, so it will be"
+            " several times slower; if the server has the memory, pass --memory-mb 2"
+        ),
     )
 
 
@@ -83,8 +86,10 @@ def test_an_index_comes_above_one_threshold_and_goes_below_the_other(owner, data
 
 def test_what_a_failed_build_left_is_rebuilt(owner, database, home):
     dense_index.apply(database.owner_url)
-    owner.execute("update pg_index set indisvalid = false"
-                  " where indexrelid = 'ragpg.embedding_ann_1_1'::regclass")
+    owner.execute(
+        "update pg_index set indisvalid = false"
+        " where indexrelid = 'ragpg.embedding_ann_1_1'::regclass"
+    )
     assert states(owner) == [("embedding_ann_1_1", "invalid")]
     assert [c.action for c in dense_index.apply(database.owner_url).changes] == ["rebuild"]
     assert states(owner) == [("embedding_ann_1_1", "valid")]
@@ -125,12 +130,14 @@ create event trigger refuse_parallel on ddl_command_start when tag in ('CREATE I
 
 def test_a_build_without_enough_shared_memory_is_repeated_without_workers(owner, database, home):
     owner.execute(REFUSES_PARALLEL)
-    told = []
+    told: list[IndexProgress] = []
     dense_index.apply(database.owner_url, progress=told.append)
     assert states(owner) == [("embedding_ann_1_1", "valid")]
     assert [p.notice for p in told if p.notice] == [
-        "could not resize shared memory segment: No space left on device: building without parallel"
-        " workers"
+        (
+            "could not resize shared memory segment: No space left on device: building without"
+            " parallel workers"
+        )
     ]
 
 
@@ -146,7 +153,7 @@ def test_progress_names_the_phase_and_counts_while_a_build_waits(owner, database
         blocker.execute("lock table ragpg.embedding in row exclusive mode")
         release = threading.Timer(1.5, blocker.rollback)
         release.start()
-        told = []
+        told: list[IndexProgress] = []
         dense_index.apply(database.owner_url, progress=told.append)
         release.join()
     assert "waiting for writers before build" in [p.phase for p in told]
@@ -161,11 +168,17 @@ def test_two_applies_at_once_are_one_and_a_refusal(owner, database, home):
 
 def test_an_old_pgvector_is_named_with_its_fault():
     old = dense_index._version_warnings("0.8.0")
-    assert [w.split("(")[1] for w in old] == [
-        "before 0.8.2); update the extension",
-        "before 0.8.4); update the extension",
-    ]
-    assert dense_index._version_warnings("0.8.3") == old[1:]
+    assert old == (
+        (
+            "pgvector 0.8.0 can overflow a buffer when it builds HNSW indexes in parallel (before"
+            " 0.8.2); update the extension"
+        ),
+        (
+            "pgvector 0.8.0 can break an HNSW index when it is vacuumed (before 0.8.4); update the"
+            " extension"
+        ),
+    )
+    assert len(dense_index._version_warnings("0.8.3")) == 1
     assert dense_index._version_warnings("0.8.4") == dense_index._version_warnings("0.10") == ()
 
 
@@ -187,7 +200,8 @@ def test_recall_prefers_logged_queries_and_applies_their_filters(owner, database
     vector = str(np.random.default_rng(9).standard_normal(WIDTH).tolist())
     owner.execute(
         "insert into ragpg.search (tenant_id, collection_id, query, query_embedding, filter, k,"
-        " notices, degraded, timings_ms) values (%s, %s, 'q', %s::halfvec, %s, 10, '{}', '{}', '{}')",
+        " notices, degraded, timings_ms)"
+        " values (%s, %s, 'q', %s::halfvec, %s, 10, '{}', '{}', '{}')",
         [*home, vector, '{"key": {"prefix": "no such"}}'],
     )
     (check,) = dense_recall.recall(database.owner_url, queries=5, k=20)

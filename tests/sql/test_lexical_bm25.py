@@ -9,10 +9,12 @@ import psycopg
 import pytest
 from tests.sql.lexical_corpus import (
     add,
+    ask,
     assert_same_ranking,
     make_home,
     random_text,
-    reference_ranking,
+    rank_bm25,
+    read_chunks,
     remove,
     search,
 )
@@ -21,9 +23,10 @@ QUERIES = ["wort1", "wort1 wort2 wort3", "wort7 wort150 wort2 wort2", "wort299 w
 
 
 def check(conn, home, k=25):
+    chunks = read_chunks(conn, home)
     for query in QUERIES:
         assert_same_ranking(
-            search(conn, home, query, k), reference_ranking(conn, home, query, k)
+            search(conn, home, query, k), rank_bm25(chunks, ask(conn, query), k)
         )
 
 

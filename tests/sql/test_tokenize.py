@@ -5,7 +5,22 @@ from __future__ import annotations
 import random
 import unicodedata
 
+import psycopg
 import pytest
+
+from tests.conftest import with_database
+
+
+@pytest.fixture(scope="module")
+def owner(server_url, template):
+    """One database for all: tokenize writes nothing."""
+    name = f"{template}_words"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+    with psycopg.connect(with_database(server_url, name), autocommit=True) as conn:
+        yield conn
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f"drop database {name}")
 
 
 def lexemes(conn, text, language="english"):
@@ -34,8 +49,7 @@ def lexemes(conn, text, language="english"):
             "lib/net/http_pool.rs", "http_pool.rs", "http_pool", "lib", "net", "http", "pool", "rs",
         }),
         ("std::map", {"std::map", "std", "map"}),
-        ("parseHttpHeader", {"parsehttphead", "pars", "http", "header"} - {"parsehttphead"}
-         | {"parsehttpheader"}),
+        ("parseHttpHeader", {"parsehttpheader", "pars", "http", "header"}),
         ("XMLWriter", {"xmlwriter", "xml", "writer"}),
         ("C++", {"c++", "c"}),
         ("F#", {"f#", "f"}),
@@ -93,25 +107,24 @@ def test_two_spellings_of_one_text_have_the_same_lexemes(owner, written, asked):
         ("회의록을 검토했다", "검토"),
         ("เครื่องแม่ข่ายล่ม", "แม่ข่าย"),
         ("Ошибка сервера", "ошибка"),
-        ("use os.path.join here", "path.join"),
         ("see 10.1.2.30 now", "10.1.2.30"),
     ],
 )
 def test_everything_asked_is_in_the_text(owner, written, asked):
     assert lexemes(owner, asked)
-    assert lexemes(owner, asked) & lexemes(owner, written) == lexemes(owner, asked) - {"path.join"}
+    assert lexemes(owner, asked) <= lexemes(owner, written)
 
 
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
-        ("german", "die Häuser der Stadt", {"haus", "stadt", "haeus", "haus"} - {"haeus"}),
+        ("german", "die Häuser der Stadt", {"haus", "stadt"}),
         ("french", "les chevaux", {"cheval"}),
         ("simple", "the running dogs", {"the", "running", "dogs"}),
     ],
 )
 def test_a_recipes_language_stems(owner, language, text, expected):
-    assert expected <= lexemes(owner, text, language)
+    assert lexemes(owner, text, language) >= expected
 
 
 def test_a_blob_becomes_one_lexeme_of_its_head(owner):

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -50,7 +51,7 @@ def recipe(**fields) -> Recipe:
     )
 
 
-def live_chunks(owner: psycopg.Connection) -> list[tuple]:
+def live_chunks(owner: psycopg.Connection) -> list[tuple[Any, ...]]:
     return owner.execute(
         "select position, chunk.start, chunk.stop, chunk.text, section_path, context"
         " from ragpg.chunk join ragpg.document using (tenant_id, document_id) order by key, position"
@@ -67,7 +68,11 @@ async def test_a_document_becomes_chunks_that_are_verbatim_slices_with_their_sec
     rows = live_chunks(owner)
     assert [LEAVE[start:stop] for _, start, stop, *_ in rows] == [row[3] for row in rows]
     assert "".join(row[3] for row in rows) == LEAVE
-    assert [row[4] for row in rows] == [["Leave"], ["Leave", "Carrying over"], ["Leave", "Sick leave"]]
+    assert [row[4] for row in rows] == [
+        ["Leave"],
+        ["Leave", "Carrying over"],
+        ["Leave", "Sick leave"],
+    ]
     assert {row[5] for row in rows} == {"Leave"}
     assert owner.execute("select count(*) from ragpg.staged_document").fetchone() == (0,)
 
@@ -326,9 +331,8 @@ async def test_a_wrong_key_stops_the_ingest_and_keeps_what_was_staged(database, 
             )
 
     async with client_on(database, embedder=LockedEmbedder()) as client:
-        with pytest.raises(ExceptionGroup) as caught:
+        with pytest.raises(errors.ProviderRejected, match="401 from the vendor"):
             await client.collection(tenant="acme", name="handbook").ingest([leave()])
-        assert caught.group_contains(errors.ProviderRejected)
     assert owner.execute("select count(*) from ragpg.document").fetchone() == (0,)
     assert owner.execute("select status from ragpg.staged_document").fetchall() == [("staged",)]
 
@@ -383,12 +387,16 @@ async def test_another_embedding_model_is_refused_before_anything_is_embedded(da
 async def test_readers_see_the_old_version_then_the_new_one_and_nothing_between(database):
     import anyio
 
-    versions = [f"# Plan\n\nVersion {n}.\n\n## Detail\n\nDetail of version {n}.\n" for n in range(8)]
+    versions = [
+        f"# Plan\n\nVersion {n}.\n\n## Detail\n\nDetail of version {n}.\n" for n in range(8)
+    ]
     seen: set[tuple[str, ...]] = set()
     done = anyio.Event()
 
     async def read() -> None:
-        async with await psycopg.AsyncConnection.connect(database.owner_url, autocommit=True) as conn:
+        async with await psycopg.AsyncConnection.connect(
+            database.owner_url, autocommit=True
+        ) as conn:
             while not done.is_set():
                 cursor = await conn.execute(
                     "select array_agg(text order by position) from ragpg.chunk"

@@ -133,7 +133,7 @@ def test_another_model_file_is_refused_before_it_is_loaded(monkeypatch, tmp_path
     (tmp_path / "model.onnx").write_bytes(b"not the model")
     (tmp_path / "__init__.py").touch()
     spec = importlib.machinery.ModuleSpec("stand_in", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: spec)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
     with pytest.raises(ConfigurationError, match=r"has sha256 .* and not 8199be6f"):
         local._load.__wrapped__()
 

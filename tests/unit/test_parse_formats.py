@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
-from pathlib import Path
 
 import pytest
 
 from ragpg.errors import DocumentError
 from ragpg.parse import clean, parse_bytes
 from ragpg.split import split
-
-sys.path.insert(0, str(Path(__file__).parent))
-from parse_fixtures import docx, pdf  # noqa: E402
+from tests.unit.parse_fixtures import docx, pdf
 
 PAGE = """<!doctype html><html><head><title>Leave &amp; holidays | Acme</title><style>p{}</style></head>
 <body><header><a href="/">Acme</a></header><nav><a href="/x">Menu</a></nav><main><article>

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,21 @@ def test_a_short_paragraph_that_announces_a_fence_stays_with_it():
     assert any(part.startswith("Then run this:\n\n```sh") for part in texts(text, spans))
 
 
+def test_an_announcement_that_cannot_join_its_fence_ends_the_span_before_it():
+    fence = "```sh\n" + "run the thing now\n" * 35 + "```\n"
+    text = "# A\n\n" + "Words of an introduction. " * 20 + f"\n\nThen run this now:\n\n{fence}"
+    spans = section(text, max_tokens=150, overlap_tokens=0)
+    check(text, spans, max_tokens=150)
+    assert texts(text, spans)[-1] == fence
+    assert texts(text, spans)[-2].endswith("Then run this now:\n\n")
+    assert len(spans) == 2
+
+
+def test_a_label_goes_with_the_heading_that_it_names():
+    text = "(deploy)=\n\n# Deploy\n\n" + "Plain words of one part. " * 40
+    assert [span.section_path for span in section(text)] == [("Deploy",)]
+
+
 def test_small_sections_of_one_parent_are_joined_under_the_parents_path():
     text = "# Alert\n\n## Meaning\n\nToo slow.\n\n## Impact\n\nUsers wait.\n\n# Other\n\nNo.\n"
     assert [span.section_path for span in section(text)] == [("Alert",), ("Other",)]
@@ -164,8 +180,8 @@ def test_a_long_paragraph_overlaps_at_sentences():
     text = " ".join(f"Point {n} was made by the group." for n in range(200))
     spans = section(text, max_tokens=100, overlap_tokens=20)
     check(text, spans, max_tokens=100)
-    for before, after in zip(spans, spans[1:], strict=False):
-        assert 0 < before.stop - after.start
+    for before, after in pairwise(spans):
+        assert before.stop > after.start
         assert count_tokens(text[after.start : before.stop]) <= 20
         assert text[after.start :].startswith("Point ")
 
@@ -258,7 +274,7 @@ def test_impossible_sizes_are_refused(splitter, max_tokens, overlap_tokens):
 
 def test_an_unknown_splitter_is_refused_by_name():
     with pytest.raises(InputError, match="'clever'"):
-        split(Document(key="a", text="x"), splitter="clever", max_tokens=1, overlap_tokens=0)
+        split(Document(key="a", text="x"), splitter="clever", max_tokens=1, overlap_tokens=0)  # type: ignore[arg-type]
 
 
 def test_whole_is_one_span_however_long():
@@ -274,7 +290,7 @@ def test_fixed_spans_overlap_and_keep_to_the_limit():
     document = Document(key="a", text=text)
     spans = split(document, splitter="fixed", max_tokens=60, overlap_tokens=15)
     check(text, spans, max_tokens=60)
-    assert all(after.start < before.stop for before, after in zip(spans, spans[1:], strict=False))
+    assert all(after.start < before.stop for before, after in pairwise(spans))
 
 
 _LINES = st.sampled_from(

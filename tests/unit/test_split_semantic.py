@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ragpg.errors import InputError
 from ragpg.split import split_semantic
@@ -46,9 +50,45 @@ def test_nothing_is_lost_and_the_limit_holds():
     spans = spans_of(text, max_tokens=80)
     assert spans[0].start == 0
     assert spans[-1].stop == len(text)
-    assert all(a.stop == b.start for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(spans))
     for span in spans:
         assert count_tokens(span.table_header + text[span.start : span.stop]) <= 80
+
+
+_LINES = st.sampled_from(
+    [
+        "# One",
+        "## Two",
+        "```",
+        "- item",
+        "| a | b |",
+        "|---|---|",
+        "| 1 | 2 |",
+        "",
+        "",
+        "<!-- c -->",
+        "---",
+        "One thing. Another thing!",
+        "数据库。连接池。",
+        "\u200b",
+        "w" * 90,
+        "é👩\u200d👧🇨🇭",
+        "Then:",
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_LINES, max_size=40).map("\n".join), st.sampled_from([8, 20, 60]))
+def test_nothing_is_lost_for_any_text(text, limit):
+    spans = spans_of(text, max_tokens=limit)
+    if is_blank(text):
+        assert spans == []
+        return
+    assert (spans[0].start, spans[-1].stop) == (0, len(text))
+    assert all(before.stop == after.start for before, after in pairwise(spans))
+    for span in spans:
+        assert 0 < count_tokens(span.table_header + text[span.start : span.stop]) <= limit
 
 
 def test_an_embedder_that_returns_too_few_vectors_is_refused():

@@ -102,11 +102,13 @@ declare
     piece text;
     start integer := 1;
 begin
-    if length(words) > 30000 then
-        -- Piecewise, since a tsvector ends at 1,048,575 bytes; what is beyond is left out.
-        while start <= length(words) and pg_column_size(lexemes) < 600000 loop
-            piece := substr(words, start, 30000);
-            if start + 30000 <= length(words) and piece ~ '\s\S{0,250}$' then
+    if length(words) > 8000 then
+        -- Piecewise, since a tsvector ends at 1,048,575 bytes; what is beyond that, or beyond the
+        -- first million characters, is left out.
+        words := left(words, 1000000);
+        while start <= length(words) and pg_column_size(lexemes) < 750000 loop
+            piece := substr(words, start, 8000);
+            if start + 8000 <= length(words) and piece ~ '\s\S{0,250}$' then
                 piece := regexp_replace(piece, '\S{0,250}$', '');
             end if;
             start := start + greatest(length(piece), 1);

@@ -168,10 +168,10 @@ begin
     while inside < least(cardinality(sorted), 8) and 2.2 * rest[inside + 1] > 0.4 * need loop
         inside := inside + 1;
     end loop;
-    need := need - 2.2 * rest[inside + 1];
-    if need <= 0.15 * rest[1] then
+    if need - 2.2 * rest[inside + 1] <= 0.15 * need then
         return null;
     end if;
+    need := need - 2.2 * rest[inside + 1];
     for place in 1..inside loop
         rest[place] := rest[place] - rest[inside + 1];
         keys[place] := format('''%s.%s''', to_hex(collection), ordered[place]);
@@ -347,7 +347,7 @@ begin
         -- + 0 keeps the primary key out of the plans that read the index of lexemes.
         '%1$s', '%2$s', conditions || '%3$s', k - 1, slack);
 
-    mode := case when within is not null then 'filtered' when chunks <= 20 then 'scan'
+    mode := case when within is not null then 'filtered' when chunks <= 4000 then 'scan'
                  else 'index' end;
     if mode = 'index' then
         keys := array(select format('''%s.%s''', to_hex(collection), term.number)

@@ -117,10 +117,11 @@ begin
     -- A collection that is new, or was small when it was counted: count as far as it matters, and
     -- beyond that trust the planner.
     if row_count is null or row_count <= setting.exact_max then
-        execute format('select count(*) from (select from ragpg.embedding'
-                       ' where tenant_id = %s and collection_id = %s limit %s) as counted',
-                       tenant, collection, setting.exact_max + 1)
-           into row_count;
+        select count(*) into row_count
+          from (select from ragpg.embedding
+                 where embedding.tenant_id = _search_dense.tenant
+                   and embedding.collection_id = _search_dense.collection
+                 limit setting.exact_max + 1) as counted;
         if row_count > setting.exact_max then
             execute format('explain (format json) select from ragpg.embedding'
                            ' where tenant_id = %s and collection_id = %s', tenant, collection)
@@ -129,7 +130,8 @@ begin
         end if;
     end if;
     expected := row_count;
-    mode := forced_mode;
+    mode := case when forced_mode = 'auto' and row_count <= setting.exact_max then 'exact'
+                 else forced_mode end;
     if mode = 'auto' then
         has_index := exists (
             select from pg_index
@@ -137,7 +139,7 @@ begin
                    = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
                and pg_index.indisvalid);
         mode := ragpg.dense_mode(row_count, dimensions, has_index);
-        if mode <> 'exact' and covered || uncovered <> '' then
+        if covered || uncovered <> '' then
             -- The planner's own estimate, 0.1 ms: good for source, tags and time, rough for
             -- metadata, where a wrong one costs time only.
             execute 'explain (format json) select' || conditions

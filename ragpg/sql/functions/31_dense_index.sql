@@ -23,14 +23,22 @@ comment on function ragpg.dense_count() is
 create or replace view ragpg.dense_index with (security_invoker = true) as
 select (named.parts[1])::integer as tenant_id, (named.parts[2])::integer as collection_id,
        class.relname::text as index_name,
-       case when building.pid is not null then 'building'
-            when pg_index.indisvalid then 'valid'
+       case when pg_index.indisvalid then 'valid'
+            -- The lock of `ragpg index apply`, 0x7261676978, held by another session.
+            when exists (
+                select from pg_locks
+                 where pg_locks.locktype = 'advisory' and pg_locks.granted
+                   and pg_locks.database
+                       = (select pg_database.oid from pg_database where datname = current_database())
+                   and pg_locks.classid = x'72'::integer::oid
+                   and pg_locks.objid = x'61676978'::integer::oid and pg_locks.objsubid = 1
+                   and pg_locks.pid <> pg_backend_pid()
+            ) then 'building'
             else 'invalid' end as state,
        pg_relation_size(class.oid) as bytes
   from pg_index
   join pg_class as class on class.oid = pg_index.indexrelid
  cross join lateral regexp_match(class.relname, '^embedding_ann_(\d+)_(\d+)$') as named(parts)
-  left join pg_stat_progress_create_index as building on building.index_relid = class.oid
  where pg_index.indrelid = 'ragpg.embedding'::regclass
    and named.parts is not null;
 comment on view ragpg.dense_index is

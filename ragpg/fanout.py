@@ -1,4 +1,4 @@
-"""Several calls of one vendor at once, never more in flight than its limiter allows."""
+"""Several calls at once, never more in flight than a limiter allows; one error ends them all."""
 
 from __future__ import annotations
 

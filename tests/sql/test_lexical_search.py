@@ -1,0 +1,239 @@
+"""Filters, expiry, plans, roles and tenants of the lexical arm."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+
+import psycopg
+import pytest
+from psycopg import errors
+from tests.sql.lexical_corpus import (
+    add,
+    ask,
+    assert_same_ranking,
+    make_home,
+    random_text,
+    rank_bm25,
+    read_chunks,
+    remove,
+    search,
+)
+
+
+def modes(conn, home, query, k, **filters):
+    extra = "".join(f", {name} => %({name})s" for name in filters)
+    return {
+        row[0]
+        for row in conn.execute(
+            "select mode from ragpg._search_lexical("
+            f"%(tenant)s, %(collection)s, %(query)s, %(k)s{extra})",
+            {"tenant": home.tenant, "collection": home.collection, "query": query, "k": k}
+            | filters,
+        )
+    }
+
+
+def test_each_filter_keeps_what_it_names_and_scores_do_not_change(owner):
+    home = make_home(owner)
+    day = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+    first = add(owner, home, ["apple pie"], source="wiki", tags=["a", "b"], key="food/pie",
+                modified_at=day, metadata='{"year": 2026, "lang": "en"}')
+    second = add(owner, home, ["apple tree apple"], source="mail", tags=["b"], key="garden_tree",
+                 modified_at=day + dt.timedelta(days=1), metadata='{"year": 9}')
+    third = add(owner, home, ["apple juice and more"], key="food%")
+    scores = dict(search(owner, home, "apple"))
+    assert set(scores) == {*first, *second, *third}
+    for filters, expected in [
+        ({"sources": ["wiki"]}, first),
+        ({"sources": ["wiki", "mail"]}, first + second),
+        ({"sources": []}, []),
+        ({"tags_all": ["a", "b"]}, first),
+        ({"tags_all": ["b"]}, first + second),
+        ({"tags_any": ["a", "x"]}, first),
+        ({"tags_any": []}, []),
+        ({"modified_from": day}, first + second),
+        ({"modified_before": day + dt.timedelta(days=1)}, first),
+        ({"modified_from": day + dt.timedelta(days=1)}, second),
+        ({"key_prefix": "food"}, first + third),
+        ({"key_prefix": "food%"}, third),
+        ({"key_prefix": "garden_"}, second),
+        ({"filter": "$.year >= 2026"}, first),
+        ({"filter": '$.lang == "en" && $.year > 9'}, first),
+        ({"filter": "$.missing == 1"}, []),
+        ({"sources": ["mail"], "tags_any": ["a"]}, []),
+    ]:
+        found = search(owner, home, "apple", **filters)
+        assert {chunk_id for chunk_id, _ in found} == set(expected), filters
+        assert all(scores[chunk_id] == score for chunk_id, score in found)
+
+
+def test_what_has_expired_does_not_come_back_and_what_has_not_does(owner):
+    home = make_home(owner)
+    now = dt.datetime.now(dt.UTC)
+    add(owner, home, ["apple"], expires_at=now - dt.timedelta(seconds=1))
+    kept = add(owner, home, ["apple"], expires_at=now + dt.timedelta(hours=1))
+    assert [chunk_id for chunk_id, _ in search(owner, home, "apple")] == kept
+    assert [chunk_id for chunk_id, _ in search(owner, home, "apple", key_prefix="d")] == kept
+
+
+def test_a_context_is_found_as_the_text_is(owner):
+    home = make_home(owner)
+    ids = add(owner, home, ["Revenue grew by 3 %."], context="From the report of Acme on 2023.")
+    assert [chunk_id for chunk_id, _ in search(owner, home, "acme report")] == ids
+
+
+def test_the_recipes_language_reads_documents_and_queries(owner):
+    home = make_home(owner, language="german")
+    ids = add(owner, home, ["Die Häuser stehen leer."])
+    assert [chunk_id for chunk_id, _ in search(owner, home, "ein leeres Haus")] == ids
+
+
+def test_the_index_plan_gives_the_exact_ranking_of_five_thousand_chunks(owner):
+    rng = random.Random(11)
+    home = make_home(owner)
+    ids = []
+    for _ in range(10):
+        ids += add(owner, home, [random_text(rng, 2000) for _ in range(520)])
+    remove(owner, home, rng.sample(ids, 150))
+    chunks = read_chunks(owner, home)
+    for query in [
+        "wort1", "wort1 wort2", "wort1 wort2 wort3 wort4", "wort1999 wort3", "wort700 wort900 wort1",
+        "wort50 wort60 wort70 wort80 wort90 wort100 wort110 wort120 wort130",
+    ]:
+        for k in (1, 20, 150):
+            assert_same_ranking(
+                search(owner, home, query, k), rank_bm25(chunks, ask(owner, query), k)
+            )
+    assert modes(owner, home, "wort1999 wort3", 20) == {"index"}
+    half = {"filter": '$."@key" like_regex "^document [0-7]"'}
+    passing = {
+        row[0]
+        for row in owner.execute(
+            "select chunk_id from ragpg.embedding where document_key ~ '^document [0-7]'"
+        )
+    }
+    everything = rank_bm25(chunks, ask(owner, "wort5 wort300"), 10_000)
+    expected = [pair for pair in everything if pair[0] in passing][:50]
+    assert_same_ranking(search(owner, home, "wort5 wort300", 50, **half), expected)
+    assert modes(owner, home, "wort5", 20, **half) == {"filtered"}
+
+
+def test_the_service_and_the_reader_may_search_but_not_touch_the_index(owner, database):
+    home = make_home(owner)
+    ids = add(owner, home, ["apple pie"])
+    for url in (database.service_url, database.reader_url):
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute("select set_config('ragpg.tenant_id', %s, false)", [str(home.tenant)])
+            assert [chunk_id for chunk_id, _ in search(conn, home, "apple")] == ids
+            assert len(conn.execute("select * from ragpg.query_lexemes('notes', 'apple')").fetchall()) == 1
+            assert len(conn.execute(
+                "select * from ragpg.explain_lexical('notes', 'apple', %s)", ids).fetchall()) == 1
+            for forbidden in [
+                "select * from ragpg.lexeme_vector",
+                "select * from ragpg.lexeme_count",
+                "select * from ragpg.lexical_reference",
+                "select ragpg.lexical_add(1, 1, '{1}')",
+                "select ragpg.lexical_remove(1, 1, '{1}')",
+                "select * from ragpg._search_lexical(1, 1, 'apple')",
+                "select * from ragpg.score_lexical(1, 1, 'apple', '{1}')",
+                "select * from ragpg._query_terms(1, 1, 'apple')",
+                "select ragpg.compact_lexical(1, 1)",
+                "select ragpg.rebuild_lexical(1, 1)",
+            ]:
+                with pytest.raises(errors.InsufficientPrivilege):
+                    conn.execute(forbidden)
+
+
+@pytest.mark.parametrize("setting", ["", "0", "-1"])
+def test_without_a_tenant_every_function_refuses(owner, database, setting):
+    home = make_home(owner)
+    ids = add(owner, home, ["apple pie"])
+    with psycopg.connect(database.service_url, autocommit=True) as conn:
+        conn.execute("select set_config('ragpg.tenant_id', %s, false)", [setting])
+        for call in [
+            "select * from ragpg.search_lexical('notes', 'apple')",
+            "select * from ragpg.query_lexemes('notes', 'apple')",
+            f"select * from ragpg.explain_lexical('notes', 'apple', {ids[0]})",
+        ]:
+            with pytest.raises(psycopg.Error) as raised:
+                conn.execute(call)
+            assert raised.value.sqlstate == ("RG001" if setting == "" else "RG003")
+
+
+def test_another_tenants_words_change_neither_hits_nor_scores_nor_counts(owner):
+    ours = make_home(owner)
+    add(owner, ours, ["apple pie", "pear"])
+    before = search(owner, ours, "apple pie")
+    theirs = make_home(owner)
+    foreign = add(owner, theirs, ["apple pie apple"] * 30)
+    assert len(search(owner, theirs, "apple", 50)) == 30
+    owner.execute("select set_config('ragpg.tenant_id', %s, false)", [str(ours.tenant)])
+    assert search(owner, ours, "apple pie") == before
+    assert owner.execute(
+        "select * from ragpg.explain_lexical('notes', 'apple', %s)", [foreign[0]]
+    ).fetchall() == []
+    assert owner.execute(
+        "select chunks from ragpg.query_lexemes('notes', 'apple')"
+    ).fetchall() == [(1,)]
+
+
+def test_two_collections_of_one_tenant_have_statistics_of_their_own(owner):
+    home = make_home(owner)
+    add(owner, home, ["apple pie", "pear"])
+    before = search(owner, home, "apple")
+    made = owner.execute(
+        "select ragpg.create_collection('other', to_jsonb(collection)) from ragpg.collection"
+    ).fetchone()[0]
+    other = type(home)(tenant=home.tenant, collection=made, name="other")
+    add(owner, other, ["apple"] * 9)
+    assert search(owner, home, "apple") == before
+    assert len(search(owner, other, "apple")) == 9
+
+
+def test_hostile_text_in_any_argument_neither_raises_nor_finds_more(owner):
+    rng = random.Random(12)
+    home = make_home(owner)
+    ids = add(owner, home, ["apple pie", "pear tree"])
+    pieces = ["'", '"', "\\", ";", "--", "$1", "$x$", "%s", "%1$s", "%", "{", "}", "(", ")", "&",
+              "|", "!", ":*", "apple", "pear", "or 1=1", "union select", "\n", "é", "연결", "💥"]
+    for _ in range(300):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 8)))
+        found = search(owner, home, text)
+        assert {chunk_id for chunk_id, _ in found} <= set(ids)
+        assert search(owner, home, "apple", sources=[text], tags_all=[text]) == []
+        assert search(owner, home, "apple", key_prefix=text, tags_any=[text]) == []
+    for collection in ["no'tes", "notes; drop", ""]:
+        with pytest.raises(psycopg.Error) as raised:
+            owner.execute("select * from ragpg.search_lexical(%s, 'apple')", [collection])
+        assert raised.value.sqlstate == "RG003"
+
+
+@pytest.mark.parametrize("k", [0, -1, 1001, None])
+def test_a_k_out_of_range_is_refused(owner, k):
+    make_home(owner)
+    with pytest.raises(psycopg.Error) as raised:
+        owner.execute("select * from ragpg.search_lexical('notes', 'apple', %s)", [k])
+    assert raised.value.sqlstate == "RG009"
+
+
+def test_a_query_of_a_whole_book_is_answered(owner):
+    rng = random.Random(13)
+    home = make_home(owner)
+    ids = add(owner, home, ["wort1 wort2", "wort3"])
+    query = " ".join(f"word{rng.randrange(10**6)}" for _ in range(20_000)) + " wort3"
+    assert [chunk_id for chunk_id, _ in search(owner, home, query)] == ids[1:]
+
+
+def test_an_empty_collection_and_an_emptied_one_find_nothing(owner):
+    home = make_home(owner)
+    assert search(owner, home, "apple") == []
+    remove(owner, home, add(owner, home, ["apple"]))
+    assert search(owner, home, "apple") == []
+    assert owner.execute("select sum(chunks), sum(total_length) from ragpg.lexeme_count").fetchone() == (0, 0)
+
+
+def test_the_python_reference_ranks_by_hand_computed_scores():
+    chunks = {1: {"a": 1}, 2: {"a": 2, "b": 2}}
+    ranked = rank_bm25(chunks, {"b": 1}, 5)
+    assert ranked == [(2, pytest.approx(0.693147 * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 4 / 2.5)), rel=1e-5))]
