@@ -451,11 +451,12 @@ def benchmark_database(folder: Path, keep: str | None) -> Iterator[tuple[str, bo
     name = keep or f"dense_{uuid.uuid4().hex[:8]}"
     url = server.get_uri().replace("/postgres?", f"/{name}?")
     with psycopg.connect(server.get_uri(), autocommit=True) as conn:
-        known = conn.execute("select from pg_database where datname = %s", [name]).fetchone()
-        if not known:
+        found = conn.execute("select from pg_database where datname = %s", [name]).fetchone()
+        is_new = found is None
+        if is_new:
             conn.execute(f'create database "{name}"')
     migrate(url)
-    yield url, not known
+    yield url, is_new
     if not keep:
         with psycopg.connect(server.get_uri(), autocommit=True) as conn:
             conn.execute(f'drop database "{name}" with (force)')

@@ -30,7 +30,7 @@ def main() -> None:
         for question in json.loads((HERE / "questions.json").read_text("utf-8")):
             out.print()
             out.rule(f"[bold]{question['query']}[/bold]", align="left")
-            out.print(f"[dim]{question['shows']}[/dim]")
+            out.print(f"[dim]{question['demonstrates']}[/dim]")
             answer = runbooks.ask(question["query"])
             terminal.print_hits(answer.hits, limit=6)
             terminal.print_answer(answer)

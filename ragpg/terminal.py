@@ -57,38 +57,34 @@ def _plain(value: Any) -> Any:
 
 
 def print_hits(hits: Hits, *, limit: int | None = None) -> None:
-    """The hits as a table, then notices and times."""
+    """The hits, a line each, then notices and times."""
     out = console()
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for name in ("#", "dense", "lexical", "fused", "rerank"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("document", no_wrap=True, overflow="ellipsis", max_width=34)
-    table.add_column("section", no_wrap=True, overflow="ellipsis", max_width=40)
-    table.add_column("characters", justify="right", no_wrap=True)
+    out.print("[dim]  # dense lexical   fused   rerank  document, section, characters[/dim]")
     for hit in hits.hits[:limit]:
-        table.add_row(*_row(hit))
-    out.print(table)
+        out.print(_line(hit), markup=False)
+    if not hits:
+        out.print("  no hit")
     print_notes(out, hits)
     out.print(f"[dim]{_modes(hits)}{times(hits.timings_s)}[/dim]")
 
 
-def _row(hit: Hit) -> list[str]:
-    return [
-        str(hit.rank),
-        "-" if hit.dense_rank is None else str(hit.dense_rank),
-        "-" if hit.lexical_rank is None else str(hit.lexical_rank),
-        f"{hit.fused_score:.4f}",
-        "-" if hit.rerank_score is None else f"{hit.rerank_score:.3f}",
-        escape(hit.document_key),
-        escape(" > ".join(hit.section_path)),
-        f"{hit.start}-{hit.stop}",
-    ]
+def _line(hit: Hit) -> str:
+    dense = "-" if hit.dense_rank is None else str(hit.dense_rank)
+    lexical = "-" if hit.lexical_rank is None else str(hit.lexical_rank)
+    reranked = "-" if hit.rerank_score is None else f"{hit.rerank_score:.3f}"
+    section = f", {shortened(hit.section_path[-1], 60)}" if hit.section_path else ""
+    return (
+        f"{hit.rank:3} {dense:>5} {lexical:>7} {hit.fused_score:7.4f} {reranked:>8}"
+        f"  {hit.document_key}{section}, {hit.start}-{hit.stop}"
+    )
 
 
 def _modes(hits: Hits) -> str:
-    parts = [f"dense {hits.dense_mode}", f"lexical {hits.lexical_mode}"] if hits else []
-    parts += [f"reranked by {hits.reranker}"] if hits.reranker else []
-    return ", ".join(parts) + "; " if parts else ""
+    if not hits:
+        return ""
+    dense, lexical = hits.dense_mode or "no hit", hits.lexical_mode or "no hit"
+    reranked = f", reranked by {hits.reranker}" if hits.reranker else ""
+    return f"dense: {dense}, lexical: {lexical}{reranked}; "
 
 
 def print_notes(out: Console, hits: Hits) -> None:

@@ -12,9 +12,7 @@ from ragpg.split.cut import BREAKS, PROSE, pieces
 from ragpg.tokens import TokenMap, count_tokens
 from ragpg.types import Span
 
-_LEAD_IN_TOKENS = (
-    60  # a paragraph this short that ends in a colon or dots stays with what it announces
-)
+_LEAD_IN_TOKENS = 60  # a longer paragraph says something by itself
 
 _header_tokens = lru_cache(maxsize=64)(count_tokens)
 
@@ -37,8 +35,8 @@ class Packer:
     """Fills spans with the touching blocks of one section; every block lands in some span.
 
     A heading, a rule, a comment, and a short paragraph that ends in a colon or dots or stands
-    before a table, go with the block after them. A block that fits stays whole; a longer one is opened into its rows, items or
-    inner blocks, and cut only where it has none.
+    before a table, go with the block after them. A block that fits stays whole; a longer one is
+    opened into its rows, items or inner blocks, and cut only where it has none.
     """
 
     def __init__(
@@ -105,11 +103,8 @@ class Packer:
             return True
         if block.kind != "paragraph" or size > _LEAD_IN_TOKENS:
             return False
-        return (
-            self._text[block.start : block.stop]
-            .rstrip(" \t\r\n*_")
-            .endswith((":", "：", "...", "…"))
-        )
+        words = self._text[block.start : block.stop].rstrip(" \t\r\n*_")
+        return before_table or words.endswith((":", "：", "...", "…"))
 
     def _makes_way(self, draft: _Draft, block: Block) -> bool:
         """Whether the open span closes before a block that does not fit into it."""

@@ -208,13 +208,19 @@ def test_recall_prefers_logged_queries_and_applies_their_filters(owner, database
     assert (check.query_source, check.queries, check.modes) == ("logged", 1, ("exact",))
 
 
-def test_recall_finds_a_sketch_that_is_too_coarse(owner, database, home):
+def test_recall_that_is_too_low_is_told_with_what_mends_it(owner, database, home):
     fill(owner, home, 3000, first=1000)
     owner.execute("update ragpg.dense_setting set sketch_rescored = 1, index_above = 100000")
-    (check,) = dense_recall.recall(database.owner_url, queries=10, k=1)
-    assert check.modes == ("sketch",)
-    assert check.advice is None or "raise ef_search (ann) or sketch_rescored" in check.advice
-    assert owner.execute("select count(*) from ragpg.dense_recall").fetchone() == (1,)
+    (coarse,) = dense_recall.recall(database.owner_url, queries=10)
+    assert coarse.modes == ("sketch",)
+    assert coarse.mean_recall < 0.99
+    assert coarse.advice is not None
+    assert "raise ef_search (ann) or sketch_rescored (sketch)" in coarse.advice
+    owner.execute("update ragpg.dense_setting set sketch_rescored = 3300")
+    (whole,) = dense_recall.recall(database.owner_url, queries=10)
+    assert (whole.mean_recall, whole.advice) == (1.0, None)
+    stored = owner.execute("select count(*) from ragpg.dense_recall").fetchone()
+    assert stored == (2,)
 
 
 def test_index_health_of_a_tenant_shows_no_other(owner, database, home):

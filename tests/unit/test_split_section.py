@@ -143,6 +143,13 @@ def test_an_announcement_that_cannot_join_its_fence_ends_the_span_before_it():
     assert len(spans) == 2
 
 
+def test_a_short_paragraph_right_before_a_table_stays_with_it():
+    table = "| Value | Meaning |\n|---|---|\n" + "| one | the first of the values |\n" * 8
+    text = "# A\n\n" + "Words of an introduction. " * 20 + f"\n\nKinds has these values.\n\n{table}"
+    spans = section(text, max_tokens=150, overlap_tokens=0)
+    assert texts(text, spans)[-1] == f"Kinds has these values.\n\n{table}"
+
+
 def test_a_label_goes_with_the_heading_that_it_names():
     text = "(deploy)=\n\n# Deploy\n\n" + "Plain words of one part. " * 40
     assert [span.section_path for span in section(text)] == [("Deploy",)]
