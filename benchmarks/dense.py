@@ -218,7 +218,13 @@ def load(conn: psycopg.Connection, corpus: Corpus) -> None:
         ):
             tags = [f"m{m}_{bucket % m}" for m in (2, 10, 100, 1000)]
             fields = {f"m{m}": bucket % m for m in (10, 100)}
-            attributes = {**fields, "@key": f"d{row}", "@source": f"s{topic}", "@tags": tags}
+            attributes = {
+                **fields,
+                "@key": f"d{row}",
+                "@source": f"s{topic}",
+                "@tags": tags,
+                "@collection": tenant,
+            }
             vector = HalfVector(corpus.vectors[row])
             copy.write_row(
                 (

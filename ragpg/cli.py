@@ -1,4 +1,4 @@
-"""The command line: ragpg migrate | ingest | search | ask | evaluate | doctor | sql.
+"""The command line: ragpg migrate | ingest | search | ask | evaluate | index | doctor | sql.
 
 Exit codes: 0 done; 1 done, but some documents failed or a check did; 2 the arguments or what they
 name are wrong; 3 a setting, a key or the schema is; 4 the database failed; 5 a vendor did.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragpg import errors
+from ragpg import errors, index_cli
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
@@ -45,6 +45,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(index_cli.app, name="index")
 _options = {"debug": False}
 
 Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Key of the tenant.")]
@@ -71,19 +72,11 @@ def options(
 def migrate(as_json: AsJson = False) -> None:
     """Bring the database to this version's schema; safe to run several times at once."""
     from ragpg import terminal
-    from ragpg.embedded import start_embedded, stop_embedded
     from ragpg.migrate import migrate as run
+    from ragpg.settings import Settings
 
-    settings = _settings()
-    url = settings.owner_database_url or settings.database_url
-    if url is not None:
-        report = run(url.get_secret_value())
-    else:
-        embedded = start_embedded(settings.home)
-        try:
-            report = run(embedded.owner_url)
-        finally:
-            stop_embedded(embedded)
+    with index_cli.owner_url(Settings.from_env()) as url:
+        report = run(url)
     if as_json:
         typer.echo(terminal.to_json(report))
         return
@@ -208,8 +201,9 @@ def doctor(as_json: AsJson = False) -> None:
     """Look at settings, keys, model, server and schema, and say what to mend."""
     from ragpg import terminal
     from ragpg.doctor import examine
+    from ragpg.settings import Settings
 
-    findings = asyncio.run(examine(_settings()))
+    findings = asyncio.run(examine(Settings.from_env()))
     if as_json:
         typer.echo(terminal.to_json(findings))
     else:
@@ -282,26 +276,12 @@ def _filter(where: str | None) -> Filter | None:
         ) from exc
 
 
-def _settings() -> Any:
-    from pydantic import ValidationError
-
-    from ragpg.settings import Settings
-
-    try:
-        return Settings.from_env()
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise errors.ConfigurationError(
-            f"setting {name!r} is wrong: {first['msg']}; mend RAGPG_{name.upper()}"
-        ) from exc
-
-
 def _with_client(run: Callable[[AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
     from ragpg.client import AsyncClient as Connected
+    from ragpg.settings import Settings
 
     async def inside() -> Any:
-        async with Connected(_settings()) as client:
+        async with Connected(Settings.from_env()) as client:
             return await run(client)
 
     return asyncio.run(inside())

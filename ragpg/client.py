@@ -39,7 +39,7 @@ class AsyncClient:
             reranker=reranker,
             generator=generator,
         )
-        self._runtime = Runtime(settings or Settings(), engine=engine, given=given)
+        self._runtime = Runtime(settings or Settings.from_env(), engine=engine, given=given)
 
     @classmethod
     def from_env(cls) -> Self:

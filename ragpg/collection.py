@@ -16,16 +16,13 @@ from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import (
     CollectionExists,
     CollectionNotFound,
-    DocumentError,
     DocumentNotFound,
-    InputError,
-    RagpgError,
     RecipeMismatch,
 )
 from ragpg.evaluate import Measures
 from ragpg.filters import Filter
 from ragpg.ingest import STATEMENTS as INGEST
-from ragpg.ingestion import Ingestion, IngestProgress
+from ragpg.ingestion import Ingestion, IngestProgress, given, parsed
 from ragpg.protocols import Generator
 from ragpg.retrieve import Weights
 from ragpg.runtime import Runtime
@@ -35,6 +32,7 @@ from ragpg.types import (
     AnswerDelta,
     Document,
     DocumentFailure,
+    Expansion,
     Hits,
     IngestReport,
     Qrel,
@@ -114,7 +112,7 @@ class AsyncCollection:
         document that fails is in `report.failed` and the others go on. Raises ProviderError or
         DatabaseError when nothing can go on; what was paid for by then is kept.
         """
-        return await self._ingest(_aiter(documents), progress=progress, from_files=False)
+        return await self._ingest(given(documents), progress=progress, from_files=False)
 
     async def ingest_files(
         self,
@@ -124,7 +122,7 @@ class AsyncCollection:
     ) -> IngestReport:
         """The same for files and whole folders; a document's key is its path below the folder."""
         found = await anyio.to_thread.run_sync(parse.find_files, paths)
-        return await self._ingest(_parsed(found), progress=progress, from_files=True)
+        return await self._ingest(parsed(found), progress=progress, from_files=True)
 
     async def _ingest(
         self,
@@ -175,17 +173,26 @@ class AsyncCollection:
         weights: Weights = Weights(),  # noqa: B008  frozen
         exclude: Sequence[int] = (),
         after: int | None = None,
+        deduplicate: bool = False,
         conn: Connection | None = None,
     ) -> Hits:
         """The `k` best hits of both arms, fused, best first; not reranked, not logged.
 
-        `after` is the chunk id of the last hit of the page before. `conn` is your own psycopg
-        connection, whose transaction is used. Raises EmptyQueryError, FilterError, NotFoundError,
-        ProviderError (the query could not be embedded).
+        `after` is the chunk id of the last hit of the page before. `deduplicate` gives each text
+        once, the others as `Hit.duplicates`. `conn` is your own psycopg connection, whose
+        transaction is used. Raises EmptyQueryError, FilterError, InputError (`after` is not in
+        this search's list), NotFoundError, ProviderError (the query could not be embedded).
         """
         return (
             await self._retrieve(
-                query, where=where, k=k, weights=weights, exclude=exclude, after=after, conn=conn
+                query,
+                where=where,
+                k=k,
+                weights=weights,
+                exclude=exclude,
+                after=after,
+                deduplicate=deduplicate,
+                conn=conn,
             )
         )[0]
 
@@ -198,6 +205,7 @@ class AsyncCollection:
         weights: Weights,
         exclude: Sequence[int],
         after: int | None,
+        deduplicate: bool,
         conn: Connection | None,
     ) -> tuple[Hits, Sequence[float]]:
         query = retrieve.checked_query(query)
@@ -220,6 +228,7 @@ class AsyncCollection:
                 weights=weights,
                 exclude=exclude,
                 after=after,
+                deduplicate=deduplicate,
             )
         timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
         hits = replace(hits, timings_s=timings, usage=embedded.usage)
@@ -242,10 +251,30 @@ class AsyncCollection:
                 await record_usage(conn, known.collection_id, new)
         return reranked
 
+    async def expand(self, hits: Hits, unit: Expansion = "neighbours") -> Hits:
+        """Every hit followed by the chunks around it, each chunk once, as hits of their own.
+
+        `neighbours` are the chunk before and after, `section` the chunks under the same headings,
+        at most 20 before and 20 after. `Hit.expanded_from` tells an added chunk. Raises InputError.
+        """
+        async with self.transaction() as conn:
+            return await retrieve.expand(conn, hits, collection=self.name, unit=unit)
+
     async def search(
-        self, query: str, *, where: Filter | None = None, k: int = 20, depth: int = 150
+        self,
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int = 20,
+        depth: int = 150,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
     ) -> Hits:
-        """The `k` best hits: `depth` retrieved and fused, then reranked; logged with its reasons."""
+        """The `k` best hits: `depth` retrieved and fused, then reranked; logged with its reasons.
+
+        `deduplicate` gives each text once, before reranking; `expand` adds what stands around the
+        `k` hits, after it.
+        """
         candidates, embedding = await self._retrieve(
             query,
             where=where,
@@ -253,9 +282,12 @@ class AsyncCollection:
             weights=Weights(),
             exclude=(),
             after=None,
+            deduplicate=deduplicate,
             conn=None,
         )
         shown = await self.rerank(candidates.query, candidates, k=k)
+        if expand is not None:
+            shown = await self.expand(shown, expand)
         if not self._runtime.settings.log_searches:
             return shown
         known = await self._load()
@@ -284,9 +316,18 @@ class AsyncCollection:
                 await self._record_answer(item)
             yield item
 
-    async def ask(self, query: str, *, where: Filter | None = None, k: int = 20) -> Answer:
+    async def ask(
+        self,
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int = 20,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Answer:
         """Search, then generate."""
-        return await self.generate(query, await self.search(query, where=where, k=k))
+        hits = await self.search(query, where=where, k=k, expand=expand, deduplicate=deduplicate)
+        return await self.generate(query, hits)
 
     async def evaluate(
         self,
@@ -315,11 +356,10 @@ class AsyncCollection:
         async with self.transaction() as conn:
             await record_usage(conn, known.collection_id, answer.usage)
             if answer.hits.search_id is not None:
-                await retrieve.log_citations(
-                    conn,
-                    answer.hits.search_id,
-                    [citation.chunk_id for citation in answer.citations],
-                )
+                # A passage that was added around a hit counts for the hit, which is in the log.
+                found = {hit.chunk_id: hit.expanded_from or hit.chunk_id for hit in answer.hits}
+                cited = [found[citation.chunk_id] for citation in answer.citations]
+                await retrieve.log_citations(conn, answer.hits.search_id, cited)
 
     @asynccontextmanager
     async def transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
@@ -353,26 +393,3 @@ def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:
         f"collection {name!r} was made with {', '.join(different)}; a changed recipe is a new"
         " collection: make one, ingest into it and swap the alias"
     )
-
-
-async def _aiter(documents: Iterable[Document]) -> AsyncIterator[Document]:
-    for document in documents:
-        if not isinstance(document, Document):
-            raise InputError(f"{type(document).__name__} is no ragpg.Document; build one")
-        yield document
-
-
-async def _parsed(
-    files: Sequence[parse.SourceFile],
-) -> AsyncIterator[Document | DocumentFailure]:
-    for file in files:
-        try:
-            yield await anyio.to_thread.run_sync(_parse, file)
-        except DocumentError as exc:
-            yield DocumentFailure(key=file.key, reason=exc.reason, message=str(exc))
-        except RagpgError as exc:
-            yield DocumentFailure(key=file.key, reason="input", message=str(exc))
-
-
-def _parse(file: parse.SourceFile) -> Document:
-    return parse.parse_file(file.path, key=file.key)

@@ -143,7 +143,7 @@ class Providers:
         )
 
     def generator(self, embedder: Embedder) -> Generator:
-        """The generator of this process: the caller's, by setting, by key, or the extractive one."""
+        """The generator of this process: the caller's, by setting, by key, or the quoting one."""
         if self._given.generator is not None:
             return self._given.generator
         settings = self._settings

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Connection = psycopg.AsyncConnection[Any]
 
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0006"
 
 # SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
 RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
@@ -42,6 +42,10 @@ RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
     "RG008": errors.ConflictError,
     "RG009": errors.InputError,
 }
+PGVECTOR_FAULTS = (
+    ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
+    ((0, 8, 4), "can break an HNSW index when it is vacuumed (before 0.8.4)"),
+)
 # Serialization failure, deadlock, lock not available, and the classes of lost connections,
 # exhausted resources and operator intervention (PostgreSQL documentation, appendix A).
 RETRYABLE = re.compile(r"^(40001|40P01|55P03|08...|53...|57P0.)$")
@@ -236,6 +240,16 @@ def functions_digest() -> str:
     import hashlib
 
     return hashlib.sha256("\0".join(text for _, text in function_files()).encode()).hexdigest()
+
+
+def pgvector_warnings(version: str) -> tuple[str, ...]:
+    """Why this version of pgvector should be replaced, a sentence each; from its changelog."""
+    installed = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return tuple(
+        f"pgvector {version} {fault}; update the extension"
+        for mended_in, fault in PGVECTOR_FAULTS
+        if installed < mended_in
+    )
 
 
 @contextmanager

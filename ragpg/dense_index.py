@@ -7,7 +7,6 @@ exists is read from the catalogue, so an index that somebody dropped costs speed
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
@@ -19,7 +18,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from ragpg.database import translated
+from ragpg.database import pgvector_warnings, translated
 from ragpg.errors import ConflictError
 
 # Any number that no other program on the server uses; "ragix" in ASCII.
@@ -34,10 +33,6 @@ MICROSECONDS_PER_ROW = 170
 MICROSECONDS_PER_DIMENSION = 0.35
 POLL_S = 0.5
 DISK_FULL = "53100"
-FAULTS = (
-    ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
-    ((0, 8, 4), "can break an HNSW index when it is vacuumed (before 0.8.4)"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,18 +164,9 @@ def _plan(conn: psycopg.Connection[Any]) -> IndexPlan:
     needed = max((change.memory_bytes for change in changes), default=0)
     return IndexPlan(
         changes=changes,
-        warnings=(*_version_warnings(version), *_memory_warnings(needed, maintenance)),
+        warnings=(*pgvector_warnings(version), *_memory_warnings(needed, maintenance)),
         memory_bytes=needed,
         maintenance_bytes=maintenance,
-    )
-
-
-def _version_warnings(version: str) -> tuple[str, ...]:
-    installed = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    return tuple(
-        f"pgvector {version} {fault}; update the extension"
-        for fixed_in, fault in FAULTS
-        if installed < fixed_in
     )
 
 

@@ -9,10 +9,9 @@ from typing import Any, Literal, cast
 
 import psycopg
 
-from ragpg.database import SCHEMA_REVISION, check_role, check_schema, translated
+from ragpg.database import SCHEMA_REVISION, check_role, check_schema, pgvector_warnings, translated
 from ragpg.embedded import embedded_state, start_embedded, stop_embedded
 from ragpg.errors import RagpgError
-from ragpg.migrate import pgvector_warning
 from ragpg.settings import Settings
 
 State = Literal["ok", "warning", "failed"]
@@ -109,12 +108,10 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
         message = "the extension is not installed; run `ragpg migrate`"
         findings.append(Finding(name="pgvector", state="failed", message=message))
     else:
-        warning = pgvector_warning(vector)
-        findings.append(
+        findings += [
             Finding(name="pgvector", state="warning", message=warning)
-            if warning
-            else _ok("pgvector", vector)
-        )
+            for warning in pgvector_warnings(vector)
+        ] or [_ok("pgvector", vector)]
     findings.append(await _checked("role", "bound by row-level security", conn, check_role))
     findings.append(await _checked("schema", f"at revision {SCHEMA_REVISION}", conn, check_schema))
     return findings

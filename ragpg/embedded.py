@@ -6,8 +6,8 @@ the last one. It listens on a Unix socket only.
 
 from __future__ import annotations
 
+import atexit
 import os
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,8 @@ def start_embedded(home: Path) -> EmbeddedPostgres:
     directory = data_directory(home)
     _make_folder(directory)
     server = _start(directory)
+    # The package stops the server when the interpreter ends; this runs before that.
+    atexit.register(_forget_dead_holders, server)
     admin_url = str(server.get_uri())
     _prepare(admin_url)
     socket = server.get_postmaster_info().socket_dir
@@ -80,7 +82,17 @@ def start_embedded(home: Path) -> EmbeddedPostgres:
 
 def stop_embedded(embedded: EmbeddedPostgres) -> None:
     """Give up this process's hold on the server, which stops if no other process holds it."""
+    _forget_dead_holders(embedded.server)
     embedded.server.cleanup()
+    atexit.unregister(_forget_dead_holders)
+
+
+def _forget_dead_holders(server: PostgresServer) -> None:
+    """Strike processes that were killed from the list of holders; the package never does."""
+    holders = server.global_process_id_list
+    for pid in holders.get_and_add(os.getpid()):
+        if not _alive(pid):
+            holders.get_and_remove(pid)
 
 
 def embedded_state(home: Path) -> EmbeddedState:
@@ -150,14 +162,20 @@ def _url(role: str, socket_directory: Path) -> str:
 
 def _running_pid(directory: Path) -> int | None:
     try:
-        first_line = (directory / "postmaster.pid").read_text().splitlines()[0]
-        pid = int(first_line)
-        os.kill(pid, 0)
-    except PermissionError:
-        return pid
+        pid = int((directory / "postmaster.pid").read_text().splitlines()[0])
     except (OSError, ValueError, IndexError):
         return None
-    return pid if sys.platform != "linux" or Path(f"/proc/{pid}").exists() else None
+    return pid if _alive(pid) else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def bundled_psql() -> Path:

@@ -27,11 +27,18 @@ from ragpg.filter_jsonpath import canonical
 from ragpg.filters import ARGUMENTS, And, Comparison, Filter, Not, Or, Target, comparison, field
 
 _TYPED: tuple[Target, ...] = ("source", "tags", "key", "modified")
+# Far below the recursion limits of Python and of Postgres.
+MAX_DEPTH = 50
 _WORDS = ("and", "or", "not", "field", *_TYPED)
 
 
-def parse(value: object) -> Filter:
-    """The filter that `value` describes. Raises FilterError for anything that it does not know."""
+def parse(value: object, *, depth: int = 0) -> Filter:
+    """The filter that `value` describes, which stands at `depth` within another.
+
+    Raises FilterError for anything that it does not know.
+    """
+    if depth > MAX_DEPTH:
+        raise FilterError(f"the filter nests deeper than {MAX_DEPTH}; use one list of parts")
     if not isinstance(value, Mapping):
         raise FilterError(
             f'a filter is an object such as {{"year": {{">=": 2025}}}}, not {value!r}'
@@ -44,7 +51,7 @@ def parse(value: object) -> Filter:
         return _joined(_conditions("field", field(*path).path, tests))
     parts: list[Filter] = []
     for name, part in value.items():
-        parts.extend(_entry(name, part))
+        parts.extend(_entry(name, part, depth + 1))
     return _joined(parts)
 
 
@@ -54,14 +61,14 @@ def _joined(parts: list[Filter]) -> Filter:
     return parts[0] if len(parts) == 1 else And(parts=tuple(parts))
 
 
-def _entry(name: object, part: object) -> list[Filter]:
+def _entry(name: object, part: object, depth: int) -> list[Filter]:
     if name in ("and", "or"):
         if not isinstance(part, list | tuple):
             raise FilterError(f"{name!r} wants a list of filters, not {part!r}")
-        parts = tuple(parse(one) for one in part)
+        parts = tuple(parse(one, depth=depth) for one in part)
         return [And(parts=parts) if name == "and" else Or(parts=parts)]
     if name == "not":
-        return [Not(part=parse(part))]
+        return [Not(part=parse(part, depth=depth))]
     if name in _TYPED:
         return _conditions(name, (), part)
     _refuse_words(name)

@@ -55,10 +55,10 @@ class Filter:
     """A condition on documents; join with `&`, `|` and `~`. `Filter()` matches everything."""
 
     def __and__(self, other: Filter) -> Filter:
-        return And(parts=(self, other))
+        return And(parts=(*_parts(And, self), *_parts(And, other)))
 
     def __or__(self, other: Filter) -> Filter:
-        return Or(parts=(self, other))
+        return Or(parts=(*_parts(Or, self), *_parts(Or, other)))
 
     def __invert__(self) -> Filter:
         return Not(part=self)
@@ -115,6 +115,11 @@ class Comparison(Filter):
     path: tuple[str, ...]
     operator: str
     operand: Any
+
+
+def _parts(kind: type[And | Or], where: Filter) -> tuple[Filter, ...]:
+    """A chain of one operator is one list, so that its length is no depth."""
+    return where.parts if isinstance(where, And | Or) and isinstance(where, kind) else (where,)
 
 
 def comparison(target: Target, path: tuple[str, ...], operator: str, operand: object) -> Comparison:

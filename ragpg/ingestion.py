@@ -6,16 +6,17 @@ No transaction is open while a provider works, so a crash loses at most the call
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 
 from ragpg import parse
 from ragpg.contextualize import contextualize
-from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
+from ragpg.errors import ConflictError, DocumentError, InputError, ProviderError, RagpgError
 from ragpg.fanout import fan_out
 from ragpg.index import index
 from ragpg.ingest import changed, publish, reload, split_document, stage, stage_failure
@@ -259,3 +260,28 @@ def _failure(key: str, exc: RagpgError) -> DocumentFailure:
         else "input"
     )
     return DocumentFailure(key=key, reason=reason, message=str(exc), retryable=exc.retryable)
+
+
+async def given(documents: Iterable[Document]) -> AsyncIterator[Document]:
+    """These documents, one after the other. Raises InputError for anything else."""
+    for document in documents:
+        if not isinstance(document, Document):
+            raise InputError(f"{type(document).__name__} is no ragpg.Document; build one")
+        yield document
+
+
+async def parsed(
+    files: Sequence[parse.SourceFile],
+) -> AsyncIterator[Document | DocumentFailure]:
+    """The document of each file, read in a thread, or why there is none."""
+    for file in files:
+        try:
+            yield await anyio.to_thread.run_sync(_parse, file)
+        except DocumentError as exc:
+            yield DocumentFailure(key=file.key, reason=exc.reason, message=str(exc))
+        except RagpgError as exc:
+            yield DocumentFailure(key=file.key, reason="input", message=str(exc))
+
+
+def _parse(file: parse.SourceFile) -> Document:
+    return parse.parse_file(file.path, key=file.key)

@@ -276,6 +276,7 @@ class _Runner:
                 weights=weights,
                 exclude=(),
                 after=None,
+                deduplicate=False,
             )
 
 

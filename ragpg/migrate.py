@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ragpg.database import (
     function_files,
     functions_digest,
     judge_schema,
+    pgvector_warnings,
     sqlalchemy_url,
     translated,
 )
@@ -137,20 +137,7 @@ def _apply_functions(connection: Connection) -> None:
 
 def _warnings(connection: Connection) -> tuple[str, ...]:
     version = connection.scalar(text("select extversion from pg_extension where extname='vector'"))
-    warning = pgvector_warning(str(version))
-    return () if warning is None else (warning,)
-
-
-def pgvector_warning(version: str) -> str | None:
-    """Why this version of pgvector should be replaced, or None; from its changelog."""
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if numbers < (0, 8, 2):
-        fault = "a buffer overflow in parallel HNSW builds (mended in 0.8.2)"
-    elif numbers < (0, 8, 4):
-        fault = "a fault in HNSW vacuum (mended in 0.8.4)"
-    else:
-        return None
-    return f"pgvector {version} has {fault}; update the extension"
+    return pgvector_warnings(str(version))
 
 
 def _driver(connection: Connection) -> Any:

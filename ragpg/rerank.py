@@ -33,7 +33,8 @@ async def rerank(hits: Hits, reranker: Reranker, *, k: int, timeout_s: float) ->
     except TimeoutError:
         return _degraded(hits, k, f"{name} did not rerank within {timeout_s:g} s", started)
     except ProviderError as exc:
-        return _degraded(hits, k, f"{name} did not rerank: {exc}", started)
+        paid = replace(hits, usage=hits.usage + usage)
+        return _degraded(paid, k, f"{name} did not rerank: {exc}", started)
     ordered = sorted(zip(scores, hits, strict=True), key=lambda pair: (-pair[0], pair[1].rank))
     return replace(
         hits,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pgvector import HalfVector
@@ -13,7 +13,7 @@ from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import DimensionError, EmptyQueryError, InputError
 from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
-from ragpg.types import Hit, Hits
+from ragpg.types import Expansion, Hit, Hits
 
 STATEMENTS = statements("retrieve")
 # How deep each arm is searched before fusion, as in the published pipeline.
@@ -49,11 +49,12 @@ async def retrieve(
     weights: Weights,
     exclude: Sequence[int],
     after: int | None,
+    deduplicate: bool,
 ) -> Hits:
     """The `k` best hits of both arms, fused; best first, ties by chunk id.
 
-    `embedding` None searches by keywords alone. Raises InputError, FilterError, DimensionError,
-    CollectionNotFound.
+    `embedding` None searches by keywords alone. `deduplicate` gives each text once, its best hit.
+    Raises InputError, FilterError, DimensionError, CollectionNotFound.
     """
     if not 1 <= k <= MAX_K:
         raise InputError(f"k is {k}, it must be 1 to {MAX_K}")
@@ -72,13 +73,15 @@ async def retrieve(
         {
             "collection": collection,
             "query": query,
-            "embedding": None if embedding is None else HalfVector(list(embedding)),
+            # As text, since a caller's own connection need not know pgvector's types.
+            "embedding": None if embedding is None else HalfVector(list(embedding)).to_text(),
             "k": k,
             "depth": max(DEPTH, k),
             "dense_weight": weights.dense,
             "lexical_weight": weights.lexical,
             "exclude": list(exclude),
             "after": after,
+            "deduplicate": deduplicate,
         }
         | _arguments(compile_filter(where)),
     )
@@ -93,6 +96,40 @@ async def retrieve(
         lexical_mode=rows[0]["lexical_mode"] if rows else None,
         notices=tuple(notices),
     )
+
+
+async def expand(conn: Connection, hits: Hits, *, collection: str, unit: Expansion) -> Hits:
+    """Every hit followed by the chunks around it, in document order, each chunk once.
+
+    `neighbours` are the chunk before and the chunk after; `section` is the run of chunks under the
+    same headings, at most 20 before and 20 after. An added chunk is a Hit with `expanded_from`.
+    Raises InputError, CollectionNotFound.
+    """
+    rows = await fetch_rows(
+        conn,
+        STATEMENTS["expand"],
+        {"collection": collection, "chunk_ids": [hit.chunk_id for hit in hits], "unit": unit},
+    )
+    added: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        added.setdefault(row["expanded_from"], []).append(row)
+    expanded: list[Hit] = []
+    for hit in hits:
+        expanded.append(hit)
+        expanded += [_hit({**row, **_unfound(hit)}) for row in added.get(hit.chunk_id, ())]
+    return replace(hits, hits=tuple(expanded))
+
+
+def _unfound(origin: Hit) -> dict[str, Any]:
+    return {
+        "rank": origin.rank,
+        "dense_rank": None,
+        "dense_score": None,
+        "lexical_rank": None,
+        "lexical_score": None,
+        "fused_score": 0.0,
+        "duplicates": (),
+    }
 
 
 def _arguments(filters: FilterArguments) -> dict[str, Any]:
@@ -114,6 +151,7 @@ def _hit(row: Mapping[str, Any]) -> Hit:
     fields = {name: value for name, value in row.items() if not name.endswith("_mode")}
     fields["section_path"] = tuple(fields["section_path"])
     fields["tags"] = tuple(fields["tags"])
+    fields["duplicates"] = tuple(fields["duplicates"])
     return Hit(**fields)
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Self
 
 import platformdirs
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ragpg.errors import ConfigurationError
 
 
 def _default_home() -> Path:
@@ -74,5 +76,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def from_env(cls) -> Self:
-        """Settings as the environment says; raises pydantic's ValidationError naming the field."""
-        return cls()
+        """Settings as the environment says; raises ConfigurationError naming the variable."""
+        try:
+            return cls()
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            variable = name if name.isupper() else f"RAGPG_{name.upper()}"
+            raise ConfigurationError(f"{variable} is wrong: {first['msg']}; mend it") from exc

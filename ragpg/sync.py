@@ -23,7 +23,16 @@ from ragpg.ingestion import IngestProgress
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.retrieve import Weights
 from ragpg.settings import Settings
-from ragpg.types import Answer, AnswerDelta, Document, Hits, IngestReport, Qrel, Recipe
+from ragpg.types import (
+    Answer,
+    AnswerDelta,
+    Document,
+    Expansion,
+    Hits,
+    IngestReport,
+    Qrel,
+    Recipe,
+)
 
 _END = object()
 
@@ -168,11 +177,18 @@ class Collection:
         weights: Weights = Weights(),  # noqa: B008  frozen
         exclude: Sequence[int] = (),
         after: int | None = None,
+        deduplicate: bool = False,
     ) -> Hits:
         """Blocking twin, without `conn`."""
         return self._portal.call(
             lambda: self._inner.retrieve(
-                query, where=where, k=k, weights=weights, exclude=exclude, after=after
+                query,
+                where=where,
+                k=k,
+                weights=weights,
+                exclude=exclude,
+                after=after,
+                deduplicate=deduplicate,
             )
         )
 
@@ -180,11 +196,26 @@ class Collection:
         """Blocking twin."""
         return self._portal.call(lambda: self._inner.rerank(query, hits, k=k))
 
+    def expand(self, hits: Hits, unit: Expansion = "neighbours") -> Hits:
+        """Blocking twin."""
+        return self._portal.call(self._inner.expand, hits, unit)
+
     def search(
-        self, query: str, *, where: Filter | None = None, k: int = 20, depth: int = 150
+        self,
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int = 20,
+        depth: int = 150,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
     ) -> Hits:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.search(query, where=where, k=k, depth=depth))
+        return self._portal.call(
+            lambda: self._inner.search(
+                query, where=where, k=k, depth=depth, expand=expand, deduplicate=deduplicate
+            )
+        )
 
     def generate(self, query: str, hits: Hits) -> Answer:
         """Blocking twin."""
@@ -199,9 +230,19 @@ class Collection:
                 return
             yield item
 
-    def ask(self, query: str, *, where: Filter | None = None, k: int = 20) -> Answer:
+    def ask(
+        self,
+        query: str,
+        *,
+        where: Filter | None = None,
+        k: int = 20,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Answer:
         """Blocking twin."""
-        return self._portal.call(lambda: self._inner.ask(query, where=where, k=k))
+        return self._portal.call(
+            lambda: self._inner.ask(query, where=where, k=k, expand=expand, deduplicate=deduplicate)
+        )
 
     def evaluate(
         self,

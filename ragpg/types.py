@@ -15,6 +15,7 @@ Json = Any
 Purpose = Literal["document", "query"]
 MediaType = Literal["markdown", "text", "html", "pdf", "docx"]
 Operation = Literal["embed", "context", "rerank", "generate"]
+Expansion = Literal["neighbours", "section"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,10 @@ class Hit:
     are the chunk's true ones all the same (cosine -1 to 1, BM25 0 or more), or None without a query
     for that arm.
     `fused_score` is the sum of weight / (k + rank); comparable within one query only.
-    `rerank_score` is None before reranking.
+    `rerank_score` is None before reranking. `duplicates` are the chunks of the same text that were
+    left out for this one, best first.
+    A hit with `expanded_from` was not found: it stands around the hit of that chunk id, has that
+    one's rank, a `fused_score` of 0 and no other score.
     """
 
     rank: int
@@ -167,6 +171,8 @@ class Hit:
     lexical_score: float | None
     fused_score: float
     rerank_score: float | None = None
+    duplicates: tuple[int, ...] = ()
+    expanded_from: int | None = None
 
     @property
     def contextualized(self) -> str:

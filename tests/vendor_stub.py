@@ -22,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import sqrt
 from typing import Any, Self
 
+from tests.vendor_stub_batches import PATH as BATCHES
+from tests.vendor_stub_batches import ClaudeBatches
 from tests.vendor_stub_claude import ClaudeModel
 from tests.vendor_stub_rules import claude_error
 
@@ -67,6 +69,7 @@ class Call:
     headers: dict[str, str]
     body: Any
     began: float
+    query: str = ""
     ended: float = 0.0
     status: int = 0
     answer: Any = None
@@ -112,6 +115,7 @@ class VendorStub:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.anthropic_url = self.url
+        self.batches = ClaudeBatches(self.claude, self.url)
         self.voyage_url = f"{self.url}/voyage/v1"
         self.cohere_url = f"{self.url}/cohere"
         self._thread = threading.Thread(
@@ -153,7 +157,13 @@ class VendorStub:
     def answer(self, call: Call) -> Reply:
         """What the vendor of this path says; with `change`, what that makes of its body."""
         vendor = "claude" if call.path.startswith("/v1/") else call.path.split("/")[1]
-        if vendor == "claude":
+        if call.path.startswith(BATCHES):
+            self._wait()
+            status, body, headers = self.batches.answer(
+                call.method, call.path, call.query, call.headers, call.body
+            )
+            reply = Reply(status, body, headers)
+        elif vendor == "claude":
             # The cache must see the request now and the response's beginning later.
             settle = self.claude.arrive(call.headers, call.body, call.path, now=call.began)
             self._wait()
@@ -350,7 +360,8 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         call = Call(
             method=self.command,
-            path=self.path.split("?")[0],
+            path=self.path.partition("?")[0],
+            query=self.path.partition("?")[2],
             headers={
                 **{name.lower(): value for name, value in self.headers.items()},
                 # Shows which calls came over one connection.
@@ -375,7 +386,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(reply)
 
     def do_GET(self) -> None:
-        self._send(Reply(404, claude_error("not_found_error", f"no route {self.path}")))
+        if self.path.startswith(BATCHES):
+            self.do_POST()
+        else:
+            self._send(Reply(404, claude_error("not_found_error", f"no route {self.path}")))
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
 
     def _send(self, reply: Reply) -> None:
         body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()

@@ -40,12 +40,13 @@ comment on column ragpg.tenant.key is 'The caller''s name for the tenant.';
 comment on column ragpg.tenant.created_at is 'When the tenant was made.';
 
 create table ragpg.reader_tenant (
-    role_name name primary key,
+    role regrole primary key,
     tenant_id integer not null references ragpg.tenant on delete cascade
 );
 comment on table ragpg.reader_tenant is
     'Binds a database role to one tenant: whatever it sets, it sees that tenant only.';
-comment on column ragpg.reader_tenant.role_name is 'A role that is a member of ragpg_reader.';
+comment on column ragpg.reader_tenant.role is
+    'A role that is a member of ragpg_reader: a login, or a group of logins. Follows a rename.';
 comment on column ragpg.reader_tenant.tenant_id is 'The one tenant that the role may see.';
 """
 

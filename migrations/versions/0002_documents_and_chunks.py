@@ -166,7 +166,7 @@ comment on column ragpg.embedding.modified_at is 'Copy of document.modified_at, 
 comment on column ragpg.embedding.expires_at is
     'Copy of document.expires_at; both arms leave out what has expired.';
 comment on column ragpg.embedding.attributes is
-    'document.metadata plus "@key", "@source", "@tags" and "@modified_at": what a filter''s jsonpath reads.';
+    'What a filter''s jsonpath reads: attributes() of the document, and "@collection", the number of its collection.';
 comment on column ragpg.embedding.embedding is
     'Vector of context, table header and text; as many dimensions as the collection''s recipe says.';
 comment on column ragpg.embedding.sketch is 'One bit per dimension: its sign; scanned before exact rescoring.';

@@ -15,7 +15,8 @@ FORWARD_ONLY = "forward only: restore a backup or write a new revision"
 def upgrade() -> None:
     """Create the tables of the lexical arm, and its index with the function that it hangs on."""
     op.execute(VECTOR)
-    op.execute(KEYS)
+    # Past SQLAlchemy, which would read the colons of the expression as parameters.
+    op.get_bind().exec_driver_sql(KEYS)
     op.execute(COUNTS)
 
 
@@ -50,7 +51,7 @@ comment on column ragpg.lexeme_vector.collection_id is 'The collection that hold
 comment on column ragpg.lexeme_vector.chunk_id is 'The chunk.';
 comment on column ragpg.lexeme_vector.length is 'Its length: occurrences of lexemes.';
 comment on column ragpg.lexeme_vector.left_out is
-    'How many of its different lexemes are not in weights, beyond 16,000; 0 for any normal chunk.';
+    'How many of its different lexemes are beyond the 16,000 that weights holds; 0 for any normal chunk. What tokenize left out of a huge text is not counted.';
 comment on column ragpg.lexeme_vector.expires_at is 'Copy of document.expires_at.';
 comment on column ragpg.lexeme_vector.weights is
     'By lexeme_number(lexeme): tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / reference)), see lexical_reference.';
@@ -80,11 +81,11 @@ language sql immutable parallel safe
 begin atomic
     select (to_hex(collection_id) || '.' || replace(replace(replace(
                 regexp_replace(btrim(split_part(weights::text, '/', 1), '{}'),
-                               '([0-9]+):(1\.[2-9]|2)', '\1,+\1:\2', 'g'),
+                               '([0-9]+):(?:1\.[2-4]|(1)\.[5-9]|(2))', '\1,+\1,\2\3+\1:1', 'g'),
                 '.', ''), 'e-', ''), ',', ' ' || to_hex(collection_id) || '.'))::tsvector;
 end;
 comment on function ragpg.lexeme_keys(integer, sparsevec) is
-    'The keys of a chunk in the index: c.n for each lexeme number n in collection c (in hex), and c.+n where its weight is 1.2 or more.';
+    'The keys of a chunk in the index, for each lexeme number n in collection c (in hex): c.n; c.+n where its weight is 1.2 or more; c.1+n from 1.5 to 2; c.2+n from 2.';
 create index lexeme_vector_keys on ragpg.lexeme_vector
     using gin (ragpg.lexeme_keys(collection_id, weights)) with (fastupdate = off);
 -- Statistics of the keys would cost 100 microseconds a row of the sample, and nothing reads them.

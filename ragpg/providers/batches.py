@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ragpg.errors import TextsRejected
-from ragpg.providers.checks import require_texts
 from ragpg.fanout import fan_out
+from ragpg.providers.checks import require_texts
 from ragpg.providers.voyage_api import TooLarge, VoyageApi
 from ragpg.tokens import count_tokens
 from ragpg.types import Embedded, Usage

@@ -83,7 +83,9 @@ class ClaudeApi:
     async def create(self, operation: Operation, params: dict[str, Any]) -> tuple[Message, Usage]:
         """A whole message and its usage. Raises ProviderError."""
         started = time.monotonic()
-        message = await self.retry(partial(self._create, params))
+        message = await self.retry(
+            partial(self._create, params), tokens=lambda answer: limited_tokens(answer.usage)
+        )
         usage = self.usage(
             operation,
             counters(message.usage),
@@ -97,7 +99,13 @@ class ClaudeApi:
         await self.client.close()
 
     def usage(
-        self, operation: Operation, counted: Counters, *, duration_s: float, request_id: str | None
+        self,
+        operation: Operation,
+        counted: Counters,
+        *,
+        duration_s: float,
+        request_id: str | None,
+        batch: bool = False,
     ) -> Usage:
         """The counters as a Usage with its cost; input is what no cache counter holds."""
         return Usage(
@@ -115,16 +123,11 @@ class ClaudeApi:
                 write_5m_tokens=counted.write_5m_tokens,
                 write_1h_tokens=counted.write_1h_tokens,
                 read_tokens=counted.read_tokens,
+                batch=batch,
             ),
             duration_s=duration_s,
             request_id=request_id,
         )
-
-    def effort(self, effort: str) -> dict[str, Any]:
-        """The `output_config` parameter that asks for this effort; empty for a model without."""
-        if self.model.startswith(_WITHOUT_EFFORT):
-            return {}
-        return {"output_config": {"effort": effort}}
 
     def failed(self, error: Exception) -> ProviderError:
         """What an error of the SDK or of its transport, httpx2, becomes."""
@@ -160,6 +163,11 @@ class ClaudeApi:
         return answer
 
 
+def effort(model: str, level: str) -> dict[str, Any]:
+    """The `output_config` parameter that asks for this effort; empty for a model without."""
+    return {} if model.startswith(_WITHOUT_EFFORT) else {"output_config": {"effort": level}}
+
+
 def counters(usage: Any) -> Counters:
     """The counters of a message's usage, those that are null or absent as 0.
 
@@ -175,3 +183,9 @@ def counters(usage: Any) -> Counters:
         write_1h_tokens=hour,
         read_tokens=usage.cache_read_input_tokens or 0,
     )
+
+
+def limited_tokens(usage: Any) -> int:
+    """The tokens of a message that count toward the limit a minute: cached reads do not."""
+    counted = counters(usage)
+    return counted.input_tokens + counted.write_5m_tokens + counted.write_1h_tokens

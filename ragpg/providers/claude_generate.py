@@ -9,7 +9,7 @@ from typing import Any
 
 from ragpg.errors import InvalidProviderResponse, ProviderError, ProviderUnavailable
 from ragpg.providers.checks import require_query
-from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters
+from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters, limited_tokens
 from ragpg.providers.claude_sources import Citer, sources
 from ragpg.providers.claude_stream import Block, Stream
 from ragpg.types import Answer, AnswerBlock, AnswerDelta, Hits, Usage
@@ -101,7 +101,10 @@ class ClaudeGenerator:
         started = time.monotonic()
         params = self._params(query, citer)
         async with self._api.limiter:
-            stream, delta = await self._api.retry(lambda: Stream.begin(self._api, params, citer))
+            stream, delta = await self._api.retry(
+                lambda: Stream.begin(self._api, params, citer),
+                tokens=lambda begun: limited_tokens(begun[0].usage) if begun[0].usage else 0,
+            )
             try:
                 while delta is not None:
                     yield delta

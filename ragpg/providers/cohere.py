@@ -13,9 +13,9 @@ import httpx
 from cohere.core.api_error import ApiError
 
 from ragpg.errors import ProviderError
+from ragpg.fanout import fan_out
 from ragpg.providers.checks import checked_order, require_query, rerank_texts
 from ragpg.providers.failures import Vendor, failed, invalid, timed_out
-from ragpg.fanout import fan_out
 from ragpg.providers.retry import Retry
 from ragpg.types import Hits, Reranked, Usage
 

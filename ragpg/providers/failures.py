@@ -34,13 +34,15 @@ _NEXT_STEP = {
 class Vendor:
     """Who is called with which model and key: what each message about a call names.
 
-    `key_variable` is the environment variable of the key. Raises ConfigurationError without a key.
+    `key_variable` is the environment variable of the key. `pool` names what the vendor limits apart
+    from the model's other calls. Raises ConfigurationError without a key.
     """
 
     provider: str
     model: str
     key_variable: str
     api_key: str = field(repr=False)
+    pool: str = ""
 
     def __post_init__(self) -> None:
         if not self.api_key.strip():

@@ -1,4 +1,4 @@
-"""What a call costs in US dollars, and the limits of models that decide how to call them.
+"""What a call costs in US dollars, and the limits that decide how to call a model.
 
 Prices are dollars per million tokens, read on 2026-11-30 from the vendors' pages. A model that is
 not listed, or whose price no vendor page states, has no price: its cost is None, never a guess.
@@ -7,7 +7,7 @@ not listed, or whose price no vendor page states, has no price: its cost is None
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _MILLION = 1_000_000
 
@@ -99,8 +99,12 @@ def claude_cost_usd(
     write_5m_tokens: int = 0,
     write_1h_tokens: int = 0,
     read_tokens: int = 0,
+    batch: bool = False,
 ) -> float | None:
-    """Dollars of one request; `input_tokens` are those that no cache counter holds."""
+    """Dollars of one request; `input_tokens` are those that no cache counter holds.
+
+    In a Message Batch every kind of token costs half.
+    """
     known = claude_model(model)
     if known is None:
         return None
@@ -109,14 +113,54 @@ def claude_cost_usd(
     if known.above_step and known.step_tokens is not None and total > known.step_tokens:
         prices = known.above_step
     written = 1.25 * write_5m_tokens + 2 * write_1h_tokens
-    return (
+    cost = (
         prices.input * (input_tokens + written)
         + prices.cache_read * read_tokens
         + prices.output * output_tokens
     ) / _MILLION
+    return cost / 2 if batch else cost
 
 
 def voyage_cost_usd(model: str, tokens: int) -> float | None:
     """Dollars of `tokens` billed tokens of an embedding or rerank model."""
     price = _VOYAGE.get(model)
     return None if price is None else price * tokens / _MILLION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """Requests and tokens a minute; both are at least 1."""
+
+    requests: float
+    tokens: float
+
+    def times(self, factor: float) -> RateLimits:
+        """Both limits times `factor`, neither under 1."""
+        return RateLimits(
+            requests=max(1.0, self.requests * factor), tokens=max(1.0, self.tokens * factor)
+        )
+
+
+# Lowest paid tiers, October 2026. platform.claude.com api/rate-limits: 1,000 requests and, on the
+# models with the least, 500,000 tokens that were not read from the cache.
+# mongodb.com/docs/voyageai; docs.cohere.com/docs/rate-limits, where requests alone are limited.
+_RATE_LIMITS = {
+    "claude": RateLimits(requests=1_000, tokens=500_000),
+    "voyage": RateLimits(requests=2_000, tokens=3_000_000),
+    "cohere": RateLimits(requests=1_000, tokens=1e12),
+}
+_VOYAGE_TOKENS_A_MINUTE = {
+    "voyage-4": 8_000_000,
+    "voyage-4-lite": 16_000_000,
+    "voyage-code-4": 8_000_000,
+    "voyage-3.5": 8_000_000,
+    "voyage-3.5-lite": 16_000_000,
+    "rerank-2.5": 2_000_000,
+    "rerank-2.5-lite": 4_000_000,
+}
+
+
+def rate_limits(provider: str, model: str) -> RateLimits:
+    """What the lowest paid tier of a vendor (`claude`, `voyage`, `cohere`) may send."""
+    known = _RATE_LIMITS[provider]
+    return replace(known, tokens=_VOYAGE_TOKENS_A_MINUTE.get(model, known.tokens))

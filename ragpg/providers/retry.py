@@ -1,4 +1,4 @@
-"""The one place that retries a vendor's call; the SDKs' own retries are off.
+"""The one place that retries a vendor's call, and holds it back; the SDKs' own retries are off.
 
 The three SDKs disagree on what is retried and obey `retry-after` without a cap or not at all, so
 the policy is here, once: by `ProviderError.retryable`, exponential with jitter, within a deadline.
@@ -16,6 +16,7 @@ import anyio
 import stamina
 
 from ragpg.errors import ProviderError, RateLimited
+from ragpg.providers import limiter
 from ragpg.providers.failures import Vendor, timed_out
 
 T = TypeVar("T")
@@ -37,16 +38,22 @@ logging.getLogger("stamina").addFilter(_is_not_ours)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Calls of `vendor`, each attempt within `timeout_s`, all of them within `deadline_s`."""
+    """Calls of `vendor`, each attempt within `timeout_s`, all of them within `deadline_s`.
+
+    Each attempt waits for its turn at the limiter that all calls with this model and key share.
+    """
 
     vendor: Vendor
     timeout_s: float
     deadline_s: float
 
-    async def __call__(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def __call__(
+        self, attempt: Callable[[], Awaitable[T]], *, tokens: Callable[[T], int] | None = None
+    ) -> T:
         """What `attempt` returns, called again while its ProviderError is retryable.
 
         A wait that would end after the deadline is not begun: the last error is raised instead.
+        `tokens` says how many of the answer's count toward the vendor's tokens a minute.
         """
         started = anyio.current_time()
         failures, waited_s = 0, 0.0
@@ -78,8 +85,27 @@ class Retry:
         attempts = stamina.retry_context(on=wait_before_next, attempts=None, timeout=None)
         async for each in attempts.with_name(_NAME, (), {}):
             with each:
-                return await self._within_time(attempt, started)
+                spent_s = max(anyio.current_time() - started, waited_s)
+                answer = await self._in_turn(attempt, started, self.deadline_s - spent_s)
+                self._limiter.succeeded(0 if tokens is None else tokens(answer))
+                return answer
         raise timed_out(self.vendor, self.deadline_s)
+
+    @property
+    def _limiter(self) -> limiter.Limiter:
+        return limiter.LIMITERS.of(self.vendor)
+
+    async def _in_turn(
+        self, attempt: Callable[[], Awaitable[T]], started: float, patience_s: float
+    ) -> T:
+        began = await self._limiter.turn(patience_s=patience_s)
+        try:
+            return await self._within_time(attempt, started)
+        except RateLimited as error:
+            # One that says that no waiting helps, as a spending limit does, is not about the rate.
+            if error.retryable:
+                self._limiter.limited(began, min(error.retry_after_s or 0.0, MAX_WAIT_S))
+            raise
 
     async def _within_time(self, attempt: Callable[[], Awaitable[T]], started: float) -> T:
         left_s = self.deadline_s - (anyio.current_time() - started)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+from ragpg.fanout import fan_out
 from ragpg.providers.batches import batches, embed_batches
 from ragpg.providers.checks import (
     checked_order,
@@ -14,7 +15,6 @@ from ragpg.providers.checks import (
     rerank_texts,
 )
 from ragpg.providers.failures import invalid
-from ragpg.fanout import fan_out
 from ragpg.providers.voyage_api import VoyageApi
 from ragpg.tokens import count_tokens
 from ragpg.types import Embedded, Hits, Purpose, Reranked, Usage

@@ -97,8 +97,8 @@ class VoyageApi:
     ) -> tuple[Any, Usage]:
         started = time.monotonic()
         retry = Retry(vendor=self.vendor, timeout_s=self.timeout_s, deadline_s=self.deadline_s)
-        answer = await retry(partial(self._attempt, resource, params))
-        tokens = (answer.get("usage") or {}).get("total_tokens") or 0
+        answer = await retry(partial(self._attempt, resource, params), tokens=_tokens)
+        tokens = _tokens(answer)
         return answer, Usage(
             provider="voyage",
             model=self.model,
@@ -147,3 +147,7 @@ class VoyageApi:
         if status == 413 or (status in {400, 422} and about_size):  # noqa: PLR2004
             return TooLarge(str(ours), provider="voyage", model=self.model, status=status)
         return ours
+
+
+def _tokens(answer: Any) -> int:
+    return (answer.get("usage") or {}).get("total_tokens") or 0

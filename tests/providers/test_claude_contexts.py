@@ -7,10 +7,10 @@ import anyio
 import pytest
 
 from ragpg.errors import ConfigurationError, ProviderRejected, ProviderUnavailable
-from ragpg.providers.claude import (
+from ragpg.providers.claude import ClaudeContextWriter
+from ragpg.providers.claude_prompt import (
     CONTEXT_PROMPT_VERSION,
     CONTEXT_SYSTEM,
-    ClaudeContextWriter,
     as_data,
     cache_ttl,
     max_window_tokens,
@@ -128,7 +128,7 @@ async def test_the_stub_would_charge_a_cold_fan_out_without_a_warm_up(stub):
     stub.gather = 8
     source = document(lines=200)
     claude = writer(stub)
-    prefix = claude._prefixes(source, cut(source, into=8))[0]
+    prefix = claude._prompt.prefixes(source, cut(source, into=8))[0]
     async with anyio.create_task_group() as group:
         for chunk in prefix.chunks:
             group.start_soon(claude._one, prefix, chunk)

@@ -233,7 +233,7 @@ async def test_a_scripted_bad_hour_is_waited_out_and_retry_after_is_honoured(stu
     embedded = await embed(stub, ["cats"])
     assert len(embedded.vectors) == 1
     assert len(stub.log) == 7
-    waits = [record.wait_s for record in caplog.records if record.name == "ragpg"]
+    waits = [record.wait_s for record in caplog.records if hasattr(record, "wait_s")]
     assert len(waits) == 6
     assert 2 <= waits[0] <= 3
     for wait, least in zip(waits[1:], [2, 4, 8, 16, 32], strict=True):

@@ -57,7 +57,8 @@ def insert_rows(owner: psycopg.Connection, home: tuple[int, int], rows: Iterable
                 select %(tenant)s, %(collection)s, %(chunk_id)s, %(key)s, %(source)s::text,
                        %(tags)s::text[], %(modified_at)s::timestamptz, %(expires_at)s::timestamptz,
                        ragpg.attributes(%(metadata)s::jsonb, %(key)s, %(source)s::text,
-                                        %(tags)s::text[], %(modified_at)s::timestamptz),
+                                        %(tags)s::text[], %(modified_at)s::timestamptz)
+                       || jsonb_build_object('@collection', %(collection)s::integer),
                        %(vector)s::halfvec
                 """,
                 [

@@ -46,7 +46,7 @@ insert into ragpg.embedding (tenant_id, chunk_id, collection_id, document_key, s
                              modified_at, expires_at, attributes, embedding)
 select %(tenant)s, chunk_id, %(collection)s, %(key)s, %(source)s, %(tags)s, %(modified_at)s,
        %(expires_at)s, ragpg.attributes(%(metadata)s, %(key)s, %(source)s, %(tags)s,
-       %(modified_at)s), '[1,0,0]'
+       %(modified_at)s) || jsonb_build_object('@collection', %(collection)s::integer), '[1,0,0]'
   from passage
 returning chunk_id
 """
@@ -75,9 +75,7 @@ def make_home(conn: psycopg.Connection[Any], name: str = "notes", **recipe: obje
     return Home(tenant=tenant[0], collection=made[0], name=name)
 
 
-def add(
-    conn: psycopg.Connection[Any], home: Home, texts: list[str], **fields: object
-) -> list[int]:
+def add(conn: psycopg.Connection[Any], home: Home, texts: list[str], **fields: object) -> list[int]:
     """The chunk ids of these texts, each a document of one chunk, added in one call."""
     added = []
     for text in texts:
@@ -96,9 +94,7 @@ def add(
         ).fetchone()
         assert row
         added.append(row[0])
-    conn.execute(
-        "select ragpg.lexical_add(%s, %s, %s)", [home.tenant, home.collection, added]
-    )
+    conn.execute("select ragpg.lexical_add(%s, %s, %s)", [home.tenant, home.collection, added])
     return added
 
 
@@ -174,9 +170,7 @@ def rank_bm25(
     return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
-def assert_same_ranking(
-    found: list[tuple[int, float]], expected: list[tuple[int, float]]
-) -> None:
+def assert_same_ranking(found: list[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
     """Equal scores within 1e-5 at each rank, and equal chunks wherever scores differ."""
     assert len(found) == len(expected)
     for (chunk_id, score), (wanted_id, wanted) in zip(found, expected, strict=True):

@@ -167,7 +167,7 @@ def test_two_applies_at_once_are_one_and_a_refusal(owner, database, home):
 
 
 def test_an_old_pgvector_is_named_with_its_fault():
-    old = dense_index._version_warnings("0.8.0")
+    old = pgvector_warnings("0.8.0")
     assert old == (
         (
             "pgvector 0.8.0 can overflow a buffer when it builds HNSW indexes in parallel (before"
@@ -178,8 +178,8 @@ def test_an_old_pgvector_is_named_with_its_fault():
             " extension"
         ),
     )
-    assert len(dense_index._version_warnings("0.8.3")) == 1
-    assert dense_index._version_warnings("0.8.4") == dense_index._version_warnings("0.10") == ()
+    assert len(pgvector_warnings("0.8.3")) == 1
+    assert pgvector_warnings("0.8.4") == dense_index._version_warnings("0.10") == ()
 
 
 def test_recall_is_measured_on_stored_vectors_and_shown_in_index_health(owner, database, home):
@@ -229,3 +229,5 @@ def test_index_health_of_a_tenant_shows_no_other(owner, database, home):
         conn.execute("select ragpg.use_tenant('acme')")
         assert conn.execute("select collection from ragpg.index_health").fetchall() == [("docs",)]
         assert conn.execute("select count(*) from ragpg.dense_recall").fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute("select * from ragpg.dense_index")

@@ -200,43 +200,55 @@ ordered = st.sampled_from([v for v in VALUES if v is not None and not isinstance
 compared = st.one_of(scalars, st.sampled_from(INSTANTS))
 fields = st.one_of(st.tuples(st.sampled_from(NAMES)), st.tuples(*[st.sampled_from(NAMES)] * 2))
 moments = st.sampled_from([MODIFIED + dt.timedelta(microseconds=n) for n in (-1, 0, 1, 2)])
-leaves = st.one_of(
-    st.builds(lambda p, o, v: ragpg.comparison("field", p, o, v), fields,
-              st.sampled_from(["==", "!="]), compared),
-    st.builds(lambda p, o, v: ragpg.comparison("field", p, o, v), fields,
-              st.sampled_from(["<", "<=", ">", ">="]),
-              st.one_of(ordered, st.sampled_from(INSTANTS))),
-    st.builds(lambda p, o, v: ragpg.comparison("field", p, o, v), fields,
-              st.sampled_from(["in", "not_in"]), st.lists(compared, max_size=3)),
-    st.builds(lambda p, v: ragpg.comparison("field", p, "exists", v), fields, st.booleans()),
-    st.builds(lambda p, v: ragpg.comparison("field", p, "contains", v), fields,
-              st.one_of(scalars, st.dictionaries(st.sampled_from(NAMES), scalars, max_size=2))),
-    st.builds(lambda p, v: ragpg.comparison("field", p, "prefix", v), fields,
-              st.sampled_from(["", "a", "x'"])),
-    st.builds(lambda p, v: ragpg.comparison("field", p, "between", v), fields,
-              st.sampled_from([(0, 2.5), ("a", "b"), (INSTANTS[0], INSTANTS[1])])),
-    st.builds(lambda o, v: ragpg.comparison("tags", (), o, v),
-              st.sampled_from(["any", "all", "none"]), st.lists(st.sampled_from(TAGS), max_size=2)),
-    st.builds(lambda t, o, v: ragpg.comparison(t, (), o, v), st.sampled_from(["key", "source"]),
-              st.sampled_from(["==", "!="]), st.sampled_from([*KEYS, *SOURCES])),
-    st.builds(lambda t, o, v: ragpg.comparison(t, (), o, v), st.sampled_from(["key", "source"]),
-              st.sampled_from(["in", "not_in"]), st.lists(st.sampled_from([*KEYS, *SOURCES]))),
-    st.builds(lambda t, v: ragpg.comparison(t, (), "prefix", v), st.sampled_from(["key", "source"]),
-              st.sampled_from(["", "hr", "hr/", "it_", "100%"])),
-    st.builds(lambda t, v: ragpg.comparison(t, (), "exists", v),
-              st.sampled_from(["source", "modified"]), st.booleans()),
-    st.builds(lambda o, v: ragpg.comparison("modified", (), o, v),
-              st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), moments),
-    st.builds(lambda v: ragpg.comparison("modified", (), "between", v), st.tuples(moments, moments)),
-)  # fmt: skip
-filters = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(lambda parts: And(parts=tuple(parts))),
-        st.lists(inner, max_size=3).map(lambda parts: Or(parts=tuple(parts))),
-        inner.map(lambda part: Not(part=part)),
+on_field = lambda operators, operands: st.builds(  # noqa: E731
+    lambda path, operator, operand: ragpg.comparison("field", path, operator, operand),
+    fields,
+    st.sampled_from(operators),
+    operands,
+)
+on_target = lambda targets, operators, operands: st.builds(  # noqa: E731
+    lambda target, operator, operand: ragpg.comparison(target, (), operator, operand),
+    st.sampled_from(targets),
+    st.sampled_from(operators),
+    operands,
+)
+names = st.sampled_from([*KEYS, *SOURCES])
+LEAVES = {
+    "equal": on_field(["==", "!="], compared),
+    "order": on_field(["<", "<=", ">", ">="], st.one_of(ordered, st.sampled_from(INSTANTS))),
+    "in": on_field(["in", "not_in"], st.lists(compared, max_size=3)),
+    "exists": on_field(["exists"], st.booleans()),
+    "contains": on_field(
+        ["contains"],
+        st.one_of(scalars, st.dictionaries(st.sampled_from(NAMES), scalars, max_size=2)),
     ),
-    max_leaves=6,
+    "prefix": on_field(["prefix"], st.sampled_from(["", "a", "x'"])),
+    "between": on_field(
+        ["between"], st.sampled_from([(0, 2.5), ("a", "b"), (INSTANTS[0], INSTANTS[1])])
+    ),
+    "tags": on_target(
+        ["tags"], ["any", "all", "none"], st.lists(st.sampled_from(TAGS), max_size=2)
+    ),
+    "key or source": on_target(["key", "source"], ["==", "!="], names),
+    "key or source in": on_target(["key", "source"], ["in", "not_in"], st.lists(names, max_size=3)),
+    "key or source prefix": on_target(
+        ["key", "source"], ["prefix"], st.sampled_from(["", "hr", "hr/", "it_", "100%"])
+    ),
+    "there or not": on_target(["source", "modified"], ["exists"], st.booleans()),
+    "modified": on_target(["modified"], ["==", "!=", "<", "<=", ">", ">="], moments),
+    "modified between": on_target(["modified"], ["between"], st.tuples(moments, moments)),
+}
+either = st.one_of(*LEAVES.values())
+several = st.lists(
+    st.one_of(either, either.map(lambda part: Not(part=part))), min_size=2, max_size=3
+).map(tuple)
+LEAVES["joined"] = st.one_of(
+    several.map(lambda parts: And(parts=parts)),
+    several.map(lambda parts: Or(parts=parts)),
+    several.map(lambda parts: Not(part=And(parts=parts))),
+    several.map(lambda parts: Not(part=Or(parts=parts))),
+    st.tuples(several, several).map(lambda two: And(parts=(Or(parts=two[0]), *two[1]))),
+    st.tuples(several, several).map(lambda two: Or(parts=(And(parts=two[0]), *two[1]))),
 )
 MISSING = object()
 
@@ -319,26 +331,25 @@ def kind(value):
     return float if isinstance(value, int | float) else object()
 
 
-@given(
-    data=st.lists(rows, min_size=1, max_size=6),
-    expressions=st.lists(filters, min_size=4, max_size=4),
-)
+@pytest.mark.parametrize("kind", LEAVES)
+@given(data=st.data())
 @settings(
-    max_examples=120,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_postgres_and_python_agree_on_random_filters_over_random_rows(owner, data, expressions):
+def test_postgres_and_python_agree_on_random_filters_over_random_rows(owner, data, kind):
     home = owner.execute(
         "select tenant_id, collection_id from ragpg.collection join ragpg.tenant using (tenant_id)"
         " where tenant.key = 'acme'"
     ).fetchone() or dense_seed.make_collection(owner, tenant="acme")
+    stored = data.draw(st.lists(rows, min_size=8, max_size=8))
     owner.execute("delete from ragpg.embedding")
     dense_seed.insert_rows(
-        owner, home, [Row(chunk_id=i, vector="[1,0]", **row) for i, row in enumerate(data)]
+        owner, home, [Row(chunk_id=i, vector="[1,0]", **row) for i, row in enumerate(stored)]
     )
-    for where in expressions:
-        wanted = [i for i, row in enumerate(data) if holds(where, row)]
+    for where in data.draw(st.lists(LEAVES[kind], min_size=4, max_size=4)):
+        wanted = [i for i, row in enumerate(stored) if holds(where, row)]
         assert matching(owner, where) == wanted, compile_filter(where)
         assert Filter.from_json(where.to_json()) == where
 

@@ -7,6 +7,7 @@ import threading
 
 import psycopg
 import pytest
+
 from tests.sql.lexical_corpus import (
     add,
     ask,
@@ -25,14 +26,12 @@ QUERIES = ["wort1", "wort1 wort2 wort3", "wort7 wort150 wort2 wort2", "wort299 w
 def check(conn, home, k=25):
     chunks = read_chunks(conn, home)
     for query in QUERIES:
-        assert_same_ranking(
-            search(conn, home, query, k), rank_bm25(chunks, ask(conn, query), k)
-        )
+        assert_same_ranking(search(conn, home, query, k), rank_bm25(chunks, ask(conn, query), k))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_scores_equal_python_before_and_after_updates_and_deletes(owner, seed):
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311
     home = make_home(owner)
     ids = []
     for batch in (1, 3, 40, 1, 100):
@@ -46,7 +45,7 @@ def test_scores_equal_python_before_and_after_updates_and_deletes(owner, seed):
 
 
 def test_scores_follow_the_average_length_of_now_although_weights_are_stored(owner):
-    rng = random.Random(4)
+    rng = random.Random(4)  # noqa: S311
     home = make_home(owner)
     add(owner, home, ["wort1 wort2"] * 3)
     add(owner, home, [" ".join(random_text(rng) for _ in range(5)) for _ in range(80)])
@@ -61,7 +60,7 @@ def test_scores_follow_the_average_length_of_now_although_weights_are_stored(own
 
 
 def test_a_rolled_back_write_leaves_no_trace(owner):
-    rng = random.Random(5)
+    rng = random.Random(5)  # noqa: S311
     home = make_home(owner)
     ids = add(owner, home, [random_text(rng) for _ in range(50)])
     before = search(owner, home, "wort1 wort2 wort9")
@@ -79,7 +78,7 @@ def test_scores_are_right_after_ten_concurrent_writers_of_one_tenant(owner, data
     failures: list[BaseException] = []
 
     def write(seed: int) -> None:
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311
         try:
             with psycopg.connect(database.owner_url) as conn:
                 for turn in range(8):
@@ -108,7 +107,7 @@ def test_scores_are_right_after_ten_concurrent_writers_of_one_tenant(owner, data
 
 
 def test_many_small_writes_are_merged_so_that_a_search_reads_few_runs(owner):
-    rng = random.Random(6)
+    rng = random.Random(6)  # noqa: S311
     home = make_home(owner)
     for _ in range(70):
         add(owner, home, [random_text(rng)])
@@ -129,7 +128,7 @@ def test_a_removed_lexeme_leaves_the_counts_when_they_are_compacted(owner):
 
 
 def test_a_snapshot_sees_the_statistics_and_rows_of_one_moment(owner, database):
-    rng = random.Random(7)
+    rng = random.Random(7)  # noqa: S311
     home = make_home(owner)
     add(owner, home, [random_text(rng) for _ in range(30)])
     with psycopg.connect(database.owner_url) as reader:
@@ -165,7 +164,7 @@ def test_equal_texts_score_equal_and_rank_by_chunk_id_in_every_run(owner):
 
 
 def test_score_lexical_gives_the_search_scores_and_zero_for_a_chunk_without_a_match(owner):
-    rng = random.Random(8)
+    rng = random.Random(8)  # noqa: S311
     home = make_home(owner)
     ids = add(owner, home, [random_text(rng) for _ in range(40)] + ["nothing"])
     scores = dict(
@@ -203,3 +202,37 @@ def test_explain_adds_up_to_the_score_and_names_every_lexeme(owner):
         ("absent", 1, 0, 2.0794),
         ("slow", 2, 2, 0.47),
     ]
+
+
+def test_a_rebuild_beside_a_writer_loses_nothing(owner, database):
+    rng = random.Random(15)  # noqa: S311
+    home = make_home(owner)
+    add(owner, home, ["wort1"])
+    add(owner, home, [random_text(rng) for _ in range(60)])
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        mine = random.Random(16)  # noqa: S311
+        try:
+            with psycopg.connect(database.owner_url) as conn:
+                for _ in range(25):
+                    ids = add(conn, home, [random_text(mine) for _ in range(4)])
+                    conn.commit()
+                    remove(conn, home, ids[:1])
+                    conn.commit()
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        owner.execute("select ragpg.rebuild_lexical(%s, %s)", [home.tenant, home.collection])
+    writer.join()
+    assert not failures
+    owner.execute("select ragpg.rebuild_lexical(%s, %s)", [home.tenant, home.collection])
+    assert owner.execute("select chunks, stored_chunks from ragpg.lexical_health").fetchone() == (
+        136,
+        136,
+    )
+    check(owner, home)

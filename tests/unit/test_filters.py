@@ -54,6 +54,12 @@ def test_two_conditions_on_one_column_become_their_intersection():
     )
 
 
+def test_a_second_condition_on_any_tag_becomes_a_jsonpath_beside_the_first():
+    assert compile_filter(ragpg.tags.any("a") & ragpg.tags.any("b")) == FilterArguments(
+        tags_any=("a",), filter='strict exists($ ? (exists(@."@tags"[*] ? (@ == "b"))))'
+    )
+
+
 def test_sources_that_exclude_each_other_find_nothing():
     where = (ragpg.source == "wiki") & (ragpg.source == "hr")
     assert compile_filter(where) == FilterArguments(sources=())
@@ -114,6 +120,24 @@ def test_the_last_microsecond_of_time_has_no_successor_and_is_still_compared():
     assert compile_filter(ragpg.modified <= last) == FilterArguments(
         filter='strict exists($ ? (@."@modified_at" <= "9999-12-31T23:59:59.999999Z"))'
     )
+
+
+def test_a_chain_of_thousands_of_alternatives_is_one_list_and_compiles():
+    chain = ragpg.field("n") == 0
+    for n in range(1, 3000):
+        chain = chain | (ragpg.field("n") == n)
+    assert isinstance(chain, Or)
+    assert len(chain.parts) == 3000
+    assert (compile_filter(chain).filter or "").count("exists") == 3000
+    assert Filter.from_json(chain.to_json()) == chain
+
+
+def test_json_that_nests_too_deep_is_refused():
+    value: dict[str, object] = {"a": 1}
+    for _ in range(60):
+        value = {"not": value}
+    with pytest.raises(FilterError, match="nests deeper than 50"):
+        Filter.from_json(value)
 
 
 def test_names_and_values_are_written_as_json_strings():

@@ -31,6 +31,22 @@ end $$;
 comment on function ragpg.collection_number(text) is
     'The number of the current tenant''s collection of this name or alias. Raises RG001, RG003.';
 
+create or replace function ragpg._own_filter(collection integer, filter jsonpath) returns jsonpath
+language plpgsql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (case when filter::text like 'strict %' then 'strict ' else '' end
+            || '$."@collection" == ' || collection
+            || ' && (' || regexp_replace(filter::text, '^strict ', '') || ')')::jsonpath;
+exception when syntax_error then
+    raise exception using errcode = 'RG009',
+        message = format('the filter %s is not a condition', filter),
+        hint = 'Compare something, as in $.year >= 2025; a path alone is neither true nor false.';
+end $$;
+comment on function ragpg._own_filter(integer, jsonpath) is
+    'The filter behind a condition on the collection, without which an index recheck or the planner would evaluate it on rows of other tenants, whose content errors and time could then tell.';
+
 create or replace function ragpg.create_collection(name text, recipe jsonb) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

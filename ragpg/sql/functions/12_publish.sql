@@ -105,7 +105,8 @@ begin
        and (chunk.position, chunk.start, chunk.stop, chunk.page)
            is distinct from (kept.position, kept.start, kept.stop, kept.page);
 
-    fields := ragpg.attributes(live.metadata, live.key, live.source, live.tags, live.modified_at);
+    fields := ragpg.attributes(live.metadata, live.key, live.source, live.tags, live.modified_at)
+              || jsonb_build_object('@collection', home);
     with made as (
         insert into ragpg.chunk (
             tenant_id, collection_id, document_id, position, start, stop, page, section_path,

@@ -93,7 +93,8 @@ comment on function ragpg._compounds(text) is
 
 create or replace function ragpg.tokenize(text text, language text default 'english')
 returns tsvector
-language plpgsql immutable strict parallel safe
+-- As definer, since its parts are not for callers.
+language plpgsql immutable strict parallel safe security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare

@@ -172,36 +172,28 @@ begin
         (select avg(length) from unnest(lengths) as length));
 
     with posting as materialized (
+        -- A sparsevec holds 16,000 elements; of more lexemes the first of the tsvector are kept.
         select read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme) as number,
-               sum(cardinality(lexeme.positions)) as frequency
+               sum(cardinality(lexeme.positions))::double precision as frequency
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length),
-               unnest(read.lexemes) as lexeme
+               lateral (select lexeme.lexeme, lexeme.positions
+                          from unnest(read.lexemes) as lexeme limit 16000) as lexeme
          group by read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme)
-    ), ranked as materialized (
-        -- A sparsevec holds 16,000 elements; of more, the most frequent in the chunk are kept.
-        select posting.*
-          from (
-                   select posting.*,
-                          row_number() over (partition by posting.chunk_id
-                                             order by posting.frequency desc, posting.number) as place
-                     from posting
-               ) as posting
-         where posting.place <= 16000
     ), weighted as (
-        select ranked.chunk_id, count(*) as kept,
+        select posting.chunk_id,
                '{' || string_agg(
-                   ranked.number || ':'
-                   || (ranked.frequency * 2.2
-                       / (ranked.frequency
-                          + 1.2 * (0.25 + 0.75 * ranked.length / reference)))::real, ',')
+                   posting.number || ':'
+                   || (posting.frequency * 2.2::double precision
+                       / (posting.frequency
+                          + 1.2 * (0.25 + 0.75 * posting.length / reference)))::real, ',')
                || '}/1000000000' as weights
-          from ranked
-         group by ranked.chunk_id
+          from posting
+         group by posting.chunk_id
     ), stored as (
         insert into ragpg.lexeme_vector (
             tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights)
         select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
-               length(read.lexemes) - coalesce(weighted.kept, 0), embedding.expires_at,
+               greatest(length(read.lexemes) - 16000, 0), embedding.expires_at,
                coalesce(weighted.weights, '{}/1000000000')::sparsevec
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
           join ragpg.embedding
@@ -209,7 +201,7 @@ begin
            and embedding.chunk_id = read.chunk_id
           left join weighted on weighted.chunk_id = read.chunk_id
     ), change as (
-        select ranked.number, count(*) as chunks from ranked group by ranked.number
+        select posting.number, count(*) as chunks from posting group by posting.number
     )
     select array_agg(change.number order by change.number),
            array_agg(change.chunks order by change.number)
@@ -237,7 +229,9 @@ begin
     select reference.average_length into known
       from ragpg.lexical_reference as reference
      where reference.tenant_id = _reference_length.tenant_id
-       and reference.collection_id = _reference_length.collection_id;
+       and reference.collection_id = _reference_length.collection_id
+       -- Shared by writers; rebuild_lexical, which alone changes it, waits for them.
+       for share;
     if known is not null then
         return known;
     end if;
@@ -268,6 +262,10 @@ begin
     if coalesce(cardinality(chunk_ids), 0) = 0 then
         return;
     end if;
+    perform from ragpg.lexical_reference as reference
+      where reference.tenant_id = lexical_remove.tenant_id
+        and reference.collection_id = lexical_remove.collection_id
+        for share;
     with gone as (
         delete from ragpg.lexeme_vector as vector
          where vector.tenant_id = lexical_remove.tenant_id

@@ -98,16 +98,17 @@ comment on function ragpg._bm25(integer, integer, integer[], double precision[],
     'The BM25 scores of these chunks; the same sum in the same order for each, so equal texts score equal.';
 
 create or replace function ragpg._threshold(
-    keys text[], strong_keys text[], factors double precision[], rest double precision[],
-    tiered integer, place integer, need double precision
+    keys text[], factors double precision[], rest double precision[], levels integer[],
+    place integer, need double precision
 ) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    without text;
-    weakly text;
-    strongly text;
+    reached text;
+    before text;
+    parts text[];
+    key text := keys[place];
 begin
     if need <= 0 then
         return 'any';
@@ -115,29 +116,32 @@ begin
     if place > cardinality(keys) or 2.2 * rest[place] < need then
         return null;
     end if;
-    without := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1, need);
-    if without = 'any' then
+    before := ragpg._threshold(keys, factors, rest, levels, place + 1, need);
+    if before = 'any' then
         return 'any';
     end if;
-    strongly := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1,
-                                 need - 2.2 * factors[place]);
-    if place > tiered then
-        weakly := strongly;
-    else
-        weakly := ragpg._threshold(keys, strong_keys, factors, rest, tiered, place + 1,
-                                   need - 1.2 * factors[place]);
-    end if;
-    -- Each is implied by the one before, so what adds nothing to it is left out.
-    return nullif(concat_ws('|',
-        without,
-        case when weakly is distinct from without then
-            keys[place] || case weakly when 'any' then '' else '&(' || weakly || ')' end end,
-        case when strongly is distinct from weakly then
-            strong_keys[place] || case strongly when 'any' then '' else '&(' || strongly || ')' end
-        end), '');
+    parts := array[before];
+    -- From the weakest occurrence to the strongest; each condition is implied by the one before, so
+    -- what adds nothing to it is left out.
+    for level in 1..levels[place] loop
+        reached := ragpg._threshold(
+            keys, factors, rest, levels, place + 1,
+            need - factors[place] * case when level = levels[place] then 2.2 when level = 1 then 1.2
+                                         else 1.5 end);
+        if reached is distinct from before then
+            parts := parts || (
+                case level when 1 then key
+                           when 2 then replace(key, '.', '.+')
+                           else '(' || replace(key, '.', '.1+') || '|'
+                                    || replace(key, '.', '.2+') || ')' end
+                || case reached when 'any' then '' else '&(' || reached || ')' end);
+            before := reached;
+        end if;
+    end loop;
+    return nullif(array_to_string(parts, '|'), '');
 end $$;
-comment on function ragpg._threshold(text[], text[], double precision[], double precision[], integer, integer, double precision) is
-    'The condition that the largest possible weights of a chunk''s keys add up to need: 2.2 with a strong key, 1.2 without, told apart for the first tiered terms. Null if they cannot, any if they always do. factors descending; rest[i] is their sum from i on.';
+comment on function ragpg._threshold(text[], double precision[], double precision[], integer[], integer, double precision) is
+    'The condition that the largest possible weights of a chunk''s keys add up to need. An occurrence of a term of three levels weighs at most 1.2, 1.5 or 2.2 by its keys, of two 1.2 or 2.2, of one 2.2. Null if they cannot, any if they always do. factors descending; rest[i] is their sum from i on.';
 
 create or replace function ragpg._beating(
     collection integer, numbers integer[], factors double precision[], need double precision
@@ -151,8 +155,7 @@ declare
     rest double precision[];
     inside integer;
     keys text[];
-    strong_keys text[];
-    tiered integer;
+    levels integer[];
     condition text;
 begin
     select array_agg(term.number order by term.factor desc, term.number),
@@ -175,14 +178,16 @@ begin
     for place in 1..inside loop
         rest[place] := rest[place] - rest[inside + 1];
         keys[place] := format('''%s.%s''', to_hex(collection), ordered[place]);
-        strong_keys[place] := format('''%s.+%s''', to_hex(collection), ordered[place]);
     end loop;
     rest[inside + 1] := 0;
     -- The index looks at every operand for every chunk that it visits, so a long condition costs
     -- more than it holds back.
-    foreach tiered in array array[8, 3, 1, 0] loop
-        condition := ragpg._threshold(keys, strong_keys, sorted, rest, tiered, 1, need);
-        exit when length(condition) <= 450;
+    foreach levels slice 1 in array array[
+        [3, 3, 3, 3, 3, 3, 3, 3], [2, 2, 2, 2, 2, 2, 2, 2], [2, 2, 2, 1, 1, 1, 1, 1],
+        [2, 2, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1]]
+    loop
+        condition := ragpg._threshold(keys, sorted[1:inside], rest, levels, 1, need);
+        exit when length(condition) <= 500;
     end loop;
     return condition;
 end $$;
@@ -212,11 +217,17 @@ begin
     if rare > 0 then
         condition := array_to_string(keys[1:rare], '|');
     end if;
-    if rare = terms or total >= 10 * k then
+    if rare = terms or total >= 2 * k then
         return condition;
     end if;
     if rare + 1 = terms then
-        return concat_ws('|', condition, keys[terms]);
+        -- One common term is left: of its chunks some 10 % have it strongly, few very strongly.
+        return concat_ws('|', condition, case
+            when frequencies[terms] <= 4 * budget then keys[terms]
+            when frequencies[terms] <= 20 * budget then replace(keys[terms], '.', '.+')
+            when frequencies[terms] <= 100 * budget
+            then replace(keys[terms], '.', '.1+') || '|' || replace(keys[terms], '.', '.2+')
+            else replace(keys[terms], '.', '.2+') end);
     end if;
     -- Too few: add the next term together with another one, as many as independence lets expect.
     lead := rare + 1;
@@ -251,7 +262,9 @@ create or replace function ragpg._search_lexical(
     modified_from timestamptz default null,
     modified_before timestamptz default null,
     key_prefix text default null,
-    filter jsonpath default null
+    filter jsonpath default null,
+    scan_up_to integer default 7000,
+    list_up_to integer default 20000
 )
 returns table (chunk_id bigint, rank integer, score double precision, mode text)
 language plpgsql stable
@@ -259,6 +272,7 @@ set search_path = pg_catalog, public, pg_temp
 set jit = off
 set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
+set enable_indexscan = on
 set work_mem = '64MB'
 as $$
 #variable_conflict use_column
@@ -274,11 +288,15 @@ declare
     asked sparsevec;
     conditions text;
     gather text;
+    statement text;
+    -- For ragpg.explain_hybrid, which shows each statement's plan.
+    explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
     by_index text := ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2';
     within bigint[];
     threshold double precision;
     survivors bigint[];
     condition text;
+    complete boolean;
     budget double precision := greatest(1500, 8 * k);
 begin
     -- Of a query with more than 500 known lexemes the 500 of the largest idf count.
@@ -307,6 +325,7 @@ begin
     -- is for single precision.
     slack := least(1, average / reference) / greatest(1, average / reference) * (1 - 1e-5);
 
+    filter := ragpg._own_filter(collection, filter);
     -- Fixed texts; values are parameters, and numbers are integers by type.
     conditions := concat(
         case when sources is not null then ' and embedding.source = any ($4)' end,
@@ -317,17 +336,23 @@ begin
         case when key_prefix is not null then ' and embedding.document_key ^@ $9' end,
         case when filter is not null then ' and embedding.attributes @@ $10' end);
     if conditions <> '' then
-        execute format(
+        statement := format(
             'select array_agg(passing.chunk_id) from (select embedding.chunk_id from ragpg.embedding'
-            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit 20001)'
-            ' as passing', tenant, collection, conditions)
+            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s)'
+            ' as passing', tenant, collection, conditions, list_up_to + 1);
+        if explained then
+            perform ragpg._note_plan(
+                statement, null::sparsevec, null::tsquery, null::bigint[], sources, tags_all,
+                tags_any, modified_from, modified_before, key_prefix, filter);
+        end if;
+        execute statement
            into within
           using null::sparsevec, null::tsquery, null::bigint[], sources, tags_all, tags_any,
                 modified_from, modified_before, key_prefix, filter;
         if within is null then
             return;
         end if;
-        if cardinality(within) <= 20000 then
+        if cardinality(within) <= list_up_to then
             conditions := ' and vector.chunk_id = any ($3)';
         else
             within := null;
@@ -336,44 +361,72 @@ begin
                 ' and embedding.chunk_id = vector.chunk_id%s offset 0)', tenant, conditions);
         end if;
     end if;
+    -- offset 0, so that a row's score is computed once and not again for the condition on it.
     gather := format(
-        'with matched as materialized (select vector.chunk_id, -(vector.weights <#> $1) as rough'
-        ' from ragpg.lexeme_vector as vector where vector.tenant_id = %s'
-        ' and vector.collection_id = %s and (vector.weights <#> $1) < 0'
-        ' and (vector.expires_at is null or vector.expires_at > now())%s),'
+        'with matched as materialized (select scored.* from ('
+        'select vector.chunk_id, -(vector.weights <#> $1) as rough'
+        ' from ragpg.lexeme_vector as vector where vector.tenant_id%s = %s'
+        ' and vector.collection_id%s = %s'
+        ' and (vector.expires_at is null or vector.expires_at > now())%s offset 0) as scored'
+        ' where scored.rough > 0),'
         ' bar as (select matched.rough from matched order by matched.rough desc offset %s limit 1)'
         ' select (select bar.rough from bar), array_agg(matched.chunk_id) from matched'
         ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s',
-        -- + 0 keeps the primary key out of the plans that read the index of lexemes.
-        '%1$s', '%2$s', conditions || '%3$s', k - 1, slack);
+        -- + 0 keeps the primary key from being combined with the index of lexemes.
+        '%1$s', tenant, '%1$s', collection, conditions || '%2$s', k - 1, slack);
 
-    mode := case when within is not null then 'filtered' when chunks <= 4000 then 'scan'
+    mode := case when within is not null then 'filtered' when chunks <= scan_up_to then 'scan'
                  else 'index' end;
     if mode = 'index' then
+        -- Within this function only. The planner knows nothing of the keys and at times prefers to
+        -- read the whole table along its primary key: 435 ms instead of 4 in a million chunks.
+        perform set_config('enable_indexscan', 'off', true);
         keys := array(select format('''%s.%s''', to_hex(collection), term.number)
                         from unnest(numbers) with ordinality as term(number, place)
                        order by term.place);
         loop
             condition := ragpg._first_condition(keys, frequencies, chunks, k, budget);
-            execute format(gather, tenant || ' + 0', collection || ' + 0', by_index)
+            statement := format(gather, ' + 0', by_index);
+            if explained then
+                perform ragpg._note_plan(
+                    statement, asked, condition::tsquery, within, sources, tags_all,
+                    tags_any, modified_from, modified_before, key_prefix, filter);
+            end if;
+            execute statement
                into threshold, survivors
               using asked, condition::tsquery, within, sources, tags_all, tags_any, modified_from,
                     modified_before, key_prefix, filter;
-            exit when threshold is not null or budget > chunks;
+            complete := condition = array_to_string(keys, '|');
+            exit when threshold is not null or complete;
             budget := budget * 8;
         end loop;
-        condition := ragpg._beating(collection, numbers, factors, coalesce(threshold * slack, 0));
+        if not complete then
+            condition := ragpg._beating(collection, numbers, factors, threshold * slack);
+        end if;
         if condition is null then
             mode := 'scan';
-        else
-            execute format(gather, tenant || ' + 0', collection || ' + 0', by_index)
+        elsif not complete then
+            statement := format(gather, ' + 0', by_index);
+            if explained then
+                perform ragpg._note_plan(
+                    statement, asked, condition::tsquery, within, sources, tags_all,
+                    tags_any, modified_from, modified_before, key_prefix, filter);
+            end if;
+            execute statement
                into threshold, survivors
               using asked, condition::tsquery, within, sources, tags_all, tags_any, modified_from,
                     modified_before, key_prefix, filter;
         end if;
     end if;
+    perform set_config('enable_indexscan', 'on', true);
     if mode <> 'index' then
-        execute format(gather, tenant, collection, '')
+        statement := format(gather, '', '');
+        if explained then
+            perform ragpg._note_plan(
+                statement, asked, null::tsquery, within, sources, tags_all,
+                tags_any, modified_from, modified_before, key_prefix, filter);
+        end if;
+        execute statement
            into threshold, survivors
           using asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
                 modified_before, key_prefix, filter;
@@ -386,7 +439,7 @@ begin
      limit k;
 end $$;
 comment on function ragpg._search_lexical is
-    'What search_lexical does, for a tenant and collection by number. mode: scan scores every chunk, filtered every chunk that passes the filter, index those whose lexemes can reach the k-th score.';
+    'What search_lexical does, for a tenant and collection by number. mode: scan scores every chunk, as it does anyway in a collection of up to scan_up_to chunks, filtered every chunk that passes a filter, if those are at most list_up_to, index those whose lexemes can reach the k-th score.';
 
 create or replace function ragpg.search_lexical(
     collection text,

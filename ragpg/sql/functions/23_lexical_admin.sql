@@ -25,7 +25,10 @@ declare
     slice bigint[];
     rebuilt bigint := 0;
 begin
-    lock table ragpg.lexeme_vector, ragpg.lexeme_count in share row exclusive mode;
+    perform from ragpg.lexical_reference as reference
+      where reference.tenant_id = rebuild_lexical.tenant_id
+        and reference.collection_id = rebuild_lexical.collection_id
+        for update;
     delete from ragpg.lexeme_vector as vector
      where vector.tenant_id = rebuild_lexical.tenant_id
        and vector.collection_id = rebuild_lexical.collection_id;
@@ -38,14 +41,18 @@ begin
                  from (
                           select (select sum(cardinality(lexeme.positions))
                                     from unnest(ragpg.tokenize(
-                                             ragpg.contextualized(chunk.context, chunk.table_header, chunk.text),
-                                             collection.language)) as lexeme) as length
-                            from ragpg.chunk
-                            join ragpg.collection using (tenant_id, collection_id)
-                           where chunk.tenant_id = rebuild_lexical.tenant_id
-                             and chunk.collection_id = rebuild_lexical.collection_id
-                           order by hashint8extended(chunk.chunk_id, 0)
-                           limit 2000
+                                             ragpg.contextualized(sample.context, sample.table_header, sample.text),
+                                             sample.language)) as lexeme) as length
+                            from (
+                                     select chunk.context, chunk.table_header, chunk.text,
+                                            collection.language
+                                       from ragpg.chunk
+                                       join ragpg.collection using (tenant_id, collection_id)
+                                      where chunk.tenant_id = rebuild_lexical.tenant_id
+                                        and chunk.collection_id = rebuild_lexical.collection_id
+                                      order by hashint8extended(chunk.chunk_id, 0)
+                                      limit 2000
+                                 ) as sample
                       ) as read), 1))
      where reference.tenant_id = rebuild_lexical.tenant_id
        and reference.collection_id = rebuild_lexical.collection_id;
@@ -67,9 +74,10 @@ begin
     return rebuilt;
 end $$;
 comment on function ragpg.rebuild_lexical(integer, integer) is
-    'Computes the BM25 index of a collection anew from its chunks, with the average length of a sample of now. Writers wait, readers do not. Returns the number of chunks.';
+    'Computes the BM25 index of a collection anew from its chunks, with the average length of a sample of now. Writers of this collection wait, readers do not. Returns the number of chunks.';
 
-create or replace view ragpg.lexical_health with (security_invoker = false) as
+-- A barrier, or a function in the caller's condition could be asked before the tenant is.
+create or replace view ragpg.lexical_health with (security_barrier = true) as
     select collection.tenant_id, collection.collection_id, collection.name as collection,
            coalesce(size.chunks, 0) as chunks,
            size.average_length,

@@ -18,6 +18,35 @@ end;
 comment on function ragpg.dense_mode(bigint, integer, boolean) is
     'The plan of a search without a filter in a collection of this size; null for an unknown size.';
 
+create or replace function ragpg._planned_rows(
+    rows_of text,
+    query_embedding halfvec,
+    sources text[],
+    tags_all text[],
+    tags_any text[],
+    modified_from timestamptz,
+    modified_before timestamptz,
+    key_prefix text,
+    filter jsonpath
+)
+returns bigint
+-- EXPLAIN is refused in a stable function, which _search_dense is so that it sees its caller's
+-- snapshot: an arm with a later one finds chunks that the other arm and the caller do not see.
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    plan json;
+begin
+    execute 'explain (format json) select' || rows_of
+       into plan
+      using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+            key_prefix, filter;
+    return (plan #>> '{0,Plan,Plan Rows}')::numeric;
+end $$;
+comment on function ragpg._planned_rows is
+    'How many rows the planner expects of "select" and this text, written by _search_dense alone.';
+
 create or replace function ragpg._search_dense(
     tenant integer,
     collection integer,
@@ -33,8 +62,7 @@ create or replace function ragpg._search_dense(
     forced_mode text default 'auto'
 )
 returns table (chunk_id bigint, rank integer, score double precision, mode text)
--- Volatile, since EXPLAIN is refused in a stable function.
-language plpgsql volatile security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
 set jit = off
 -- A search is one of many; starting workers costs more than it saves on most of them.
@@ -52,9 +80,12 @@ declare
     covered text := '';
     uncovered text := '';
     conditions text;
+    statement text;
+    -- For ragpg.explain_hybrid, which shows each statement's plan.
+    explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
     expected bigint;
-    plan json;
     wanted integer;
+    rescored integer;
     ids bigint[];
     distances double precision[];
     ef_before text;
@@ -81,6 +112,7 @@ begin
         return;
     end if;
 
+    filter := ragpg._own_filter(collection, filter);
     -- Fixed texts; values are parameters. Numbers of tenant and collection are integers by type and
     -- must stand in the text, or the planner could not prove that a partial index serves the query.
     if sources is not null then
@@ -123,10 +155,10 @@ begin
                    and embedding.collection_id = _search_dense.collection
                  limit setting.exact_max + 1) as counted;
         if row_count > setting.exact_max then
-            execute format('explain (format json) select from ragpg.embedding'
-                           ' where tenant_id = %s and collection_id = %s', tenant, collection)
-               into plan;
-            row_count := greatest(row_count, (plan #>> '{0,Plan,Plan Rows}')::numeric);
+            row_count := greatest(row_count, ragpg._planned_rows(
+                format(' from ragpg.embedding where tenant_id = %s and collection_id = %s',
+                       tenant, collection),
+                null, null, null, null, null, null, null, null));
         end if;
     end if;
     expected := row_count;
@@ -141,12 +173,13 @@ begin
         mode := ragpg.dense_mode(row_count, dimensions, has_index);
         if covered || uncovered <> '' then
             -- The planner's own estimate, 0.1 ms: good for source, tags and time, rough for
-            -- metadata, where a wrong one costs time only.
-            execute 'explain (format json) select' || conditions
-               into plan
-              using query_embedding, sources, tags_all, tags_any, modified_from,
-                    modified_before, key_prefix, filter;
-            expected := least(row_count, (plan #>> '{0,Plan,Plan Rows}')::numeric);
+            -- metadata, where a wrong one costs time only. A filter names its collection itself, and
+            -- the share of the collection must not be counted twice.
+            expected := least(row_count, ragpg._planned_rows(
+                case when filter is null then conditions
+                     else ' from ragpg.embedding where true' || covered || uncovered end,
+                query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+                key_prefix, filter));
             mode := case
                 when expected <= setting.exact_max then 'exact'
                 when uncovered = '' and row_count <= setting.sketch_max
@@ -173,14 +206,20 @@ begin
                 set_config('hnsw.max_scan_tuples', '20000', true),
                 set_config('hnsw.scan_mem_multiplier', '4', true);
         -- PostgreSQL 17 and later trust the order of the index, so the sort is by distance + 0.
-        execute format(
+        statement := format(
             'with near as materialized ('
             'select embedding.chunk_id, embedding.embedding::halfvec(%1$s) <=> $1::halfvec(%1$s) as distance'
             || conditions
             || ' order by embedding.embedding::halfvec(%1$s) <=> $1::halfvec(%1$s) limit $9)'
             ' select array_agg(near.chunk_id order by near.distance + 0, near.chunk_id),'
             ' array_agg(near.distance order by near.distance + 0, near.chunk_id) from near',
-            dimensions)
+            dimensions);
+        if explained then
+            perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
+                                     modified_from, modified_before, key_prefix, filter, wanted,
+                                     mode);
+        end if;
+        execute statement
            into ids, distances
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
                 key_prefix, filter, wanted;
@@ -205,7 +244,7 @@ begin
     if mode = 'sketch' then
         -- One array of ids is looked up in one pass over the primary key, at three quarters of the
         -- cost of a join.
-        return query execute format(
+        statement := format(
             'select found.chunk_id,'
             ' row_number() over (order by found.distance, found.chunk_id)::integer,'
             ' 1 - found.distance, ''sketch'''
@@ -214,25 +253,36 @@ begin
             ' and rescored.chunk_id = any (array(select embedding.chunk_id' || conditions
             || ' order by embedding.sketch <~> binary_quantize($1) limit $10))) as found'
             ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id limit $9',
-            tenant)
+            tenant);
+        -- Among more rows, more of them have as near a sketch: by the root of their number
+        -- recall stays at .99 from 5,000 to 100,000 rows of 384 dimensions.
+        rescored := (greatest(setting.sketch_rescored, k * 6)
+                     * sqrt(greatest(expected, 10000) / 10000.0))::integer;
+        if explained then
+            perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
+                                     modified_from, modified_before, key_prefix, filter, k,
+                                     rescored);
+        end if;
+        return query execute statement
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
-                key_prefix, filter, k,
-                -- Among more rows, more of them have as near a sketch: by the root of their number
-                -- recall stays at .99 from 5,000 to 100,000 rows of 384 dimensions.
-                (greatest(setting.sketch_rescored, k * 6)
-                 * sqrt(greatest(expected, 10000) / 10000.0))::integer;
+                key_prefix, filter, k, rescored;
         return;
     end if;
 
     -- "+ 0" keeps the ordering away from any HNSW index, so this is exact whatever indexes exist.
-    return query execute
+    statement :=
         'select found.chunk_id,'
         ' row_number() over (order by found.distance, found.chunk_id)::integer,'
         ' 1 - found.distance, $10'
         ' from (select embedding.chunk_id, (embedding.embedding <=> $1) + 0 as distance'
         || conditions
         || ' order by 2, 1 limit $9) as found'
-        ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id'
+        ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id';
+    if explained then
+        perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
+                                 modified_from, modified_before, key_prefix, filter, k, mode);
+    end if;
+    return query execute statement
       using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
             key_prefix, filter, k, mode;
 end $$;
@@ -252,7 +302,7 @@ create or replace function ragpg.search_dense(
     filter jsonpath default null
 )
 returns table (chunk_id bigint, rank integer, score double precision, mode text)
-language plpgsql volatile security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
 as $$
 #variable_conflict use_column

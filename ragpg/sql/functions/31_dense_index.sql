@@ -20,21 +20,30 @@ end;
 comment on function ragpg.dense_count() is
     'Counts the vectors of every collection into dense_collection and returns how many collections have any. Reads the whole covering index. For the owner.';
 
+create or replace function ragpg.dense_index_state(is_valid boolean) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select case when is_valid then 'valid'
+                -- The lock of `ragpg index apply`, 0x7261676978, held by another session.
+                when exists (
+                    select from pg_locks
+                      join pg_database on pg_database.oid = pg_locks.database
+                     where pg_locks.locktype = 'advisory' and pg_locks.granted
+                       and pg_database.datname = current_database()
+                       and pg_locks.classid = x'72'::integer::oid
+                       and pg_locks.objid = x'61676978'::integer::oid and pg_locks.objsubid = 1
+                       and pg_locks.pid <> pg_backend_pid()
+                ) then 'building'
+                when not is_valid then 'invalid' end;
+end;
+comment on function ragpg.dense_index_state(boolean) is
+    'valid, building, or invalid (left by a build that failed); null for no index.';
+
 create or replace view ragpg.dense_index with (security_invoker = true) as
 select (named.parts[1])::integer as tenant_id, (named.parts[2])::integer as collection_id,
        class.relname::text as index_name,
-       case when pg_index.indisvalid then 'valid'
-            -- The lock of `ragpg index apply`, 0x7261676978, held by another session.
-            when exists (
-                select from pg_locks
-                 where pg_locks.locktype = 'advisory' and pg_locks.granted
-                   and pg_locks.database
-                       = (select pg_database.oid from pg_database where datname = current_database())
-                   and pg_locks.classid = x'72'::integer::oid
-                   and pg_locks.objid = x'61676978'::integer::oid and pg_locks.objsubid = 1
-                   and pg_locks.pid <> pg_backend_pid()
-            ) then 'building'
-            else 'invalid' end as state,
+       ragpg.dense_index_state(pg_index.indisvalid) as state,
        pg_relation_size(class.oid) as bytes
   from pg_index
   join pg_class as class on class.oid = pg_index.indexrelid
@@ -42,7 +51,7 @@ select (named.parts[1])::integer as tenant_id, (named.parts[2])::integer as coll
  where pg_index.indrelid = 'ragpg.embedding'::regclass
    and named.parts is not null;
 comment on view ragpg.dense_index is
-    'One row per HNSW index of a collection: valid, building, or invalid (left by a build that failed).';
+    'One row per HNSW index of a collection, of every tenant, and of collections that are gone. For the owner.';
 
 create or replace function ragpg.dense_index_plan()
 returns table (
@@ -93,14 +102,22 @@ comment on function ragpg.dense_index_plan() is
 create or replace view ragpg.index_health with (security_invoker = true) as
 select collection.tenant_id, collection.collection_id, collection.name as collection,
        collection.dimensions, counted.rows, counted.counted_at,
-       ragpg.dense_mode(counted.rows, collection.dimensions, coalesce(dense_index.state = 'valid', false))
+       ragpg.dense_mode(counted.rows, collection.dimensions, coalesce(own.is_valid, false))
        as unfiltered_mode,
-       dense_index.index_name, dense_index.state as index_state, dense_index.bytes as index_bytes,
+       own.index_name, ragpg.dense_index_state(own.is_valid) as index_state,
+       own.bytes as index_bytes,
        checked.mean_recall, checked.lowest_recall, checked.queries as recall_queries,
        checked.query_source as recall_query_source, checked.measured_at as recall_measured_at
   from ragpg.collection
   left join ragpg.dense_collection as counted using (tenant_id, collection_id)
-  left join ragpg.dense_index using (tenant_id, collection_id)
+  left join lateral (
+           select class.relname::text as index_name, pg_index.indisvalid as is_valid,
+                  pg_relation_size(class.oid) as bytes
+             from pg_index
+             join pg_class as class on class.oid = pg_index.indexrelid
+            where class.oid = to_regclass(format('ragpg.embedding_ann_%s_%s', collection.tenant_id,
+                                                 collection.collection_id))
+       ) as own on true
   left join lateral (
            select dense_recall.*
              from ragpg.dense_recall

@@ -17,7 +17,8 @@ create or replace function ragpg.search_hybrid(
     lexical_weight double precision default 1,
     rrf_k integer default 60,
     exclude bigint[] default '{}',
-    after bigint default null
+    after bigint default null,
+    deduplicate boolean default false
 )
 returns table (
     chunk_id bigint,
@@ -28,9 +29,12 @@ returns table (
     lexical_rank integer,
     lexical_score double precision,
     dense_mode text,
-    lexical_mode text
+    lexical_mode text,
+    duplicates bigint[]
 )
-language plpgsql volatile security definer
+-- Stable, like both arms: all of them and the caller's joins then see one snapshot, so that an update
+-- in between is seen by all or by none.
+language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
 as $$
 #variable_conflict use_column
@@ -43,17 +47,30 @@ declare
     lexical_ids bigint[];
     lexical_scores double precision[];
     lexical_took text;
+    fused_ids bigint[];
+    fused_scores double precision[];
 begin
-    if k not between 1 and 1000 or depth not between 1 and 1000 then
+    if k is null or depth is null or k not between 1 and 1000 or depth not between 1 and 1000 then
         raise exception using errcode = 'RG009',
-            message = format('k is %s and depth is %s, both must be 1 to 1000', k, depth),
+            message = format('k is %s and depth is %s, both must be 1 to 1000',
+                             coalesce(k::text, 'null'), coalesce(depth::text, 'null')),
             hint = 'Ask for fewer, or page with after.';
     end if;
-    if rrf_k < 0 or dense_weight < 0 or lexical_weight < 0 or dense_weight + lexical_weight <= 0 then
+    -- Not between is also true of NaN, which sorts above every number.
+    if rrf_k is null or rrf_k not between 0 and 1000000
+       or dense_weight is null or dense_weight not between 0 and 1000000
+       or lexical_weight is null or lexical_weight not between 0 and 1000000
+       or dense_weight + lexical_weight = 0 then
         raise exception using errcode = 'RG009',
-            message = format('rrf_k is %s, the weights are %s and %s: none may be negative, and one weight must be above 0',
-                             rrf_k, dense_weight, lexical_weight),
+            message = format('rrf_k is %s, the weights are %s and %s: each must be 0 to 1000000, and one weight above 0',
+                             coalesce(rrf_k::text, 'null'), coalesce(dense_weight::text, 'null'),
+                             coalesce(lexical_weight::text, 'null')),
             hint = 'The usual values are rrf_k 60 and both weights 1.';
+    end if;
+    if query is null and query_embedding is null then
+        raise exception using errcode = 'RG009',
+            message = 'there is neither a query nor a query_embedding',
+            hint = 'Give one of them; the arm of the other one is then left out.';
     end if;
     if query_embedding is not null and dense_weight > 0 then
         select array_agg(arm.chunk_id order by arm.rank), array_agg(arm.score order by arm.rank),
@@ -71,45 +88,73 @@ begin
                                      modified_from, modified_before, key_prefix, filter) as arm;
     end if;
 
-    -- Fused here and limited only afterwards; a chunk that one arm lacks gets nothing from that arm,
-    -- and its true score there all the same, since a reranker may want both.
-    return query
-      with dense as (
-               select arm.chunk_id, arm.rank::integer, arm.score
-                 from unnest(dense_ids, dense_scores) with ordinality as arm(chunk_id, score, rank)
-           ),
-           lexical as (
-               select arm.chunk_id, arm.rank::integer, arm.score
-                 from unnest(lexical_ids, lexical_scores)
-                      with ordinality as arm(chunk_id, score, rank)
-           ),
-           fused as (
-               select chunk_id, dense.rank as dense_rank, dense.score as dense_score,
-                      lexical.rank as lexical_rank, lexical.score as lexical_score,
+    select array_agg(summed.chunk_id order by summed.fused_score desc, summed.chunk_id),
+           array_agg(summed.fused_score order by summed.fused_score desc, summed.chunk_id)
+      into fused_ids, fused_scores
+      from (
+               -- A chunk that one arm lacks gets nothing from that arm.
+               select chunk_id,
                       coalesce(dense_weight / (rrf_k + dense.rank), 0)
                       + coalesce(lexical_weight / (rrf_k + lexical.rank), 0) as fused_score
-                 from dense full join lexical using (chunk_id)
+                 from unnest(dense_ids) with ordinality as dense(chunk_id, rank)
+                 full join unnest(lexical_ids) with ordinality as lexical(chunk_id, rank)
+                using (chunk_id)
+           ) as summed;
+    if after is not null and array_position(fused_ids, after) is null then
+        raise exception using errcode = 'RG009',
+            message = format('after names chunk %s, which is not among the %s that this search found',
+                             after, coalesce(cardinality(fused_ids), 0)),
+            hint = 'Page with the query, filter and depth of the page before; if the chunk is gone since, begin again.';
+    end if;
+
+    -- Limited only here. The page's scores are the true ones of both arms, also where an arm lacks
+    -- the chunk, since a reranker may want both.
+    return query
+      with fused as (
+               select found.chunk_id, found.score, found.place
+                 from unnest(fused_ids, fused_scores) with ordinality
+                      as found(chunk_id, score, place)
            ),
-           ranked as (
-               select fused.*,
-                      row_number() over (order by fused.fused_score desc, fused.chunk_id)::integer
-                      as rank
+           alike as (
+               select fused.chunk_id, fused.score, fused.place,
+                      case when deduplicate
+                           then btrim(chunk.table_header || chunk.text, E' \t\n\r\f\v') end as text
                  from fused
-                where not fused.chunk_id = any (exclude)
+                 left join ragpg.chunk
+                        on deduplicate
+                       and chunk.tenant_id = tenant and chunk.chunk_id = fused.chunk_id
+           ),
+           listed as (
+               select first.chunk_id, first.score, first.place, first.others,
+                      row_number() over (order by first.place) as rank
+                 from (
+                          select alike.chunk_id, alike.score, alike.place,
+                                 '{}'::bigint[] as others
+                            from alike
+                           where alike.text is null
+                           union all
+                          select (array_agg(alike.chunk_id order by alike.place))[1],
+                                 max(alike.score), min(alike.place),
+                                 (array_agg(alike.chunk_id order by alike.place))[2:]
+                            from alike
+                           where alike.text is not null
+                           group by alike.text
+                      ) as first
+                where exclude is null or not first.chunk_id = any (exclude)
            ),
            page as (
-               select ranked.*
-                 from ranked
-                where after is null
-                   or ranked.rank > (select known.rank from ranked as known
-                                      where known.chunk_id = search_hybrid.after)
-                order by ranked.rank
+               select listed.chunk_id, listed.score, listed.rank, listed.others,
+                      array_position(dense_ids, listed.chunk_id) as dense_rank,
+                      array_position(lexical_ids, listed.chunk_id) as lexical_rank
+                 from listed
+                where after is null or listed.place > array_position(fused_ids, after)
+                order by listed.place
                 limit k
            )
-    select page.chunk_id, page.rank, page.fused_score,
-           page.dense_rank, coalesce(page.dense_score, cosine.score),
-           page.lexical_rank, coalesce(page.lexical_score, bm25.score),
-           dense_took, lexical_took
+    select page.chunk_id, page.rank::integer, page.score,
+           page.dense_rank, coalesce(dense_scores[page.dense_rank], cosine.score),
+           page.lexical_rank, coalesce(lexical_scores[page.lexical_rank], bm25.score),
+           dense_took, lexical_took, page.others
       from page
       left join ragpg.score_dense(
                tenant, home, query_embedding,
@@ -122,4 +167,4 @@ begin
      order by page.rank;
 end $$;
 comment on function ragpg.search_hybrid is
-    'The k best chunks by reciprocal rank fusion, weight / (rrf_k + rank) summed over both arms, each searched to depth. Ties by chunk_id. exclude leaves chunks out; after continues behind that chunk of the same search. Raises RG001, RG003, RG005, RG009.';
+    'The k best chunks by reciprocal rank fusion, weight / (rrf_k + rank) summed over both arms, each searched to depth; at most 2 * depth are found. Ties by chunk_id. A null query or query_embedding leaves its arm out. deduplicate keeps the best of chunks with one text (table header and text, outer white space aside) and lists the others in duplicates; exclude then leaves chunks out of that list, and after continues behind that chunk, so pages neither overlap nor leave gaps. Raises RG001, RG003, RG005, RG009.';

@@ -13,16 +13,38 @@ begin
            and class.relkind in ('r', 'p')
            and exists (select from pg_attribute
                         where attrelid = class.oid and attname = 'tenant_id' and not attisdropped)
-           and not exists (select from pg_policy
-                            where polrelid = class.oid and polname = 'current_tenant_only')
     loop
         execute format('alter table %s enable row level security', unsealed.name);
+        execute format('drop policy if exists current_tenant_only on %s', unsealed.name);
         execute format(
             'create policy current_tenant_only on %s using (tenant_id = ragpg.current_tenant())'
             ' with check (tenant_id = ragpg.current_tenant())', unsealed.name);
     end loop;
 end $$;
 
+do $$
+declare
+    open_schema name;
+begin
+    -- Functions of ragpg run as its owner and find the operators of pgvector by search_path: who may
+    -- create there could put another in front of one of them. Closed by default since PostgreSQL 15,
+    -- open in databases upgraded from older ones.
+    select namespace.nspname into open_schema
+      from pg_extension
+      join pg_namespace as namespace
+        on namespace.oid = pg_extension.extnamespace or namespace.nspname = 'public'
+     where pg_extension.extname = 'vector'
+       and (has_schema_privilege('ragpg_app', namespace.oid, 'create')
+            or has_schema_privilege('ragpg_reader', namespace.oid, 'create'));
+    if found then
+        raise exception using errcode = 'insufficient_privilege',
+            message = format('everybody, or ragpg_app or ragpg_reader, may create objects in schema %I, where the functions of ragpg find pgvector', open_schema),
+            hint = format('Run: revoke create on schema %I from public, ragpg_app, ragpg_reader', open_schema);
+    end if;
+end $$;
+
+-- Postgres lets everybody execute a new function; not one that the owner makes between upgrades.
+alter default privileges revoke execute on functions from public;
 revoke all on schema ragpg from public;
 revoke all on all tables in schema ragpg from public, ragpg_app, ragpg_reader;
 revoke all on all sequences in schema ragpg from public, ragpg_app, ragpg_reader;
@@ -35,7 +57,7 @@ grant select on
     ragpg.embedding, ragpg.staged_document, ragpg.staged_chunk, ragpg.search, ragpg.search_hit,
     ragpg.usage, ragpg.golden_query, ragpg.qrel,
     ragpg.collection_overview, ragpg.document_overview, ragpg.chunk_overview, ragpg.pending,
-    ragpg.spend, ragpg.search_log
+    ragpg.spend, ragpg.search_log, ragpg.lexical_health
     to ragpg_app, ragpg_reader;
 grant select on ragpg.alembic_version, ragpg.installation to ragpg_app, ragpg_reader;
 
@@ -45,10 +67,12 @@ grant insert, update, delete on
     ragpg.qrel
     to ragpg_app;
 grant insert on ragpg.usage to ragpg_app;
+grant select on ragpg.context_batch, ragpg.context_batch_item to ragpg_app, ragpg_reader;
+grant insert, update on ragpg.context_batch, ragpg.context_batch_item to ragpg_app;
 
 grant execute on function
     ragpg.current_tenant(), ragpg.use_tenant(text, boolean), ragpg.collection_number(text),
-    ragpg.contextualized(text, text, text),
+    ragpg.contextualized(text, text, text), ragpg.instant(text), ragpg.instants(jsonb),
     ragpg.attributes(jsonb, text, text, text[], timestamptz)
     to ragpg_app, ragpg_reader;
 grant execute on function
@@ -67,7 +91,7 @@ begin
           from pg_proc as proc
          where proc.pronamespace = 'ragpg'::regnamespace
            and proc.proname in ('tokenize', 'search_lexical', 'explain_lexical', 'query_lexemes',
-                                'search_dense', 'search_hybrid')
+                                'search_dense', 'search_hybrid', 'explain_hybrid', 'expand')
     loop
         execute format('grant execute on function %s to ragpg_app, ragpg_reader', visible.name);
     end loop;

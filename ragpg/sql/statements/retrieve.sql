@@ -6,18 +6,32 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
        document.source, chunk.section_path, chunk.position, chunk.start, chunk.stop, chunk.page,
        chunk.text, chunk.table_header, chunk.context, document.tags, document.metadata,
        document.modified_at, hit.dense_rank, hit.dense_score, hit.lexical_rank, hit.lexical_score,
-       hit.fused_score, hit.dense_mode, hit.lexical_mode
+       hit.fused_score, hit.duplicates, hit.dense_mode, hit.lexical_mode
   from ragpg.search_hybrid(
            %(collection)s, %(query)s, %(embedding)s::halfvec, %(k)s, depth => %(depth)s,
            sources => %(sources)s, tags_all => %(tags_all)s, tags_any => %(tags_any)s,
            modified_from => %(modified_from)s, modified_before => %(modified_before)s,
            key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath,
            dense_weight => %(dense_weight)s, lexical_weight => %(lexical_weight)s,
-           exclude => %(exclude)s, after => %(after)s) as hit
+           exclude => %(exclude)s, after => %(after)s, deduplicate => %(deduplicate)s) as hit
   join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant() and chunk.chunk_id = hit.chunk_id
   join ragpg.document on document.tenant_id = chunk.tenant_id
                      and document.document_id = chunk.document_id
  order by hit.rank;
+
+-- name: expand
+-- One row per added chunk, in reading order; columns are the fields of ragpg.Hit that it has.
+select around.expanded_from, chunk.chunk_id, document.key as document_key,
+       document.title as document_title, document.source, chunk.section_path, chunk.position,
+       chunk.start, chunk.stop, chunk.page, chunk.text, chunk.table_header, chunk.context,
+       document.tags, document.metadata, document.modified_at
+  from ragpg.expand(%(collection)s, %(chunk_ids)s, %(unit)s) as around
+  join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant()
+                  and chunk.chunk_id = around.chunk_id
+  join ragpg.document on document.tenant_id = chunk.tenant_id
+                     and document.document_id = chunk.document_id
+ where around.expanded_from is not null
+ order by around.place;
 
 -- name: query_lexemes
 select count(*) as lexemes from ragpg.query_lexemes(%(collection)s, %(query)s);

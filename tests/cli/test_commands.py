@@ -1,0 +1,170 @@
+"""The command line as its user runs it: output, exit codes, one-sentence errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class CommandLine:
+    """Runs `ragpg` in a process of its own with a database and no vendor key."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RAGPG_")
+        } | environment
+
+    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ragpg", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+
+@pytest.fixture
+def ragpg(database) -> CommandLine:
+    return CommandLine(
+        {
+            "RAGPG_DATABASE_URL": database.service_url,
+            "RAGPG_OWNER_DATABASE_URL": database.owner_url,
+        }
+    )
+
+
+def test_the_main_job_from_the_command_line(ragpg):
+    assert "nothing to do: the schema is at revision" in ragpg("migrate").stdout
+    first = ragpg("ingest", str(EXAMPLES), "--tenant", "acme").stdout
+    assert first.startswith("3 created, 0 updated, 0 unchanged, 0 failed;")
+    report = json.loads(ragpg("ingest", str(EXAMPLES), "--tenant", "acme", "--json").stdout)
+    assert len(report["unchanged"]) == 3
+    hits = json.loads(
+        ragpg("search", "incident 2025-05-18", "-t", "acme", "-k", "3", "--json").stdout
+    )
+    assert len(hits["hits"]) == 3
+    assert hits["hits"][0]["section_path"][-1].startswith("5.2 Incident 2025-05-18")
+    assert hits["hits"][0]["lexical_rank"] == 1
+    answered = ragpg("ask", "What happened on 2025-05-18?", "-t", "acme").stdout
+    assert "[1] warehouse-cost-runbook.md, Warehouse cost runbook > 5. Incidents" in answered
+    assert "no model wrote this" in answered
+    answer = json.loads(ragpg("ask", "What is the parental leave policy?", "-t", "acme", "--json").stdout)
+    assert (answer["supported"], answer["citations"]) == (False, [])
+    only = json.loads(
+        ragpg("search", "incident", "-t", "acme", "--json", "--where", '{"tags": {"any": ["cost"]}}').stdout
+    )
+    assert {hit["document_key"] for hit in only["hits"]} == {"warehouse-cost-runbook.md"}
+    rows = json.loads(ragpg("sql", "select key, chunks from ragpg.document_overview", "-t", "acme", "--json").stdout)
+    assert {row["key"] for row in rows} == {path.name for path in EXAMPLES.glob("*.md")}
+    assert json.loads(ragpg("index", "plan", "--json").stdout)["changes"] == []
+    findings = json.loads(ragpg("doctor", "--json").stdout)
+    assert {finding["state"] for finding in findings} == {"ok"}
+
+
+def test_documents_that_fail_are_named_and_the_exit_code_says_so(ragpg, tmp_path):
+    (tmp_path / "good.md").write_text("# Pumps\n\nTurn the valve.\n")
+    (tmp_path / "empty.md").write_text(" \n")
+    (tmp_path / "blob.txt").write_bytes(bytes(range(256)) * 4)
+    done = ragpg("ingest", str(tmp_path), code=1)
+    assert done.stdout.startswith("1 created, 0 updated, 0 unchanged, 2 failed;")
+    assert "empty.md" in done.stdout
+    assert "(no_text)" in done.stdout
+    assert "blob.txt" in done.stdout
+    assert "(binary)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["search", "x", "-t", "nobody"], 2, "there is no tenant 'nobody'"),
+        (["search", "   "], 2, "the query holds no text; ask something"),
+        (["search", "x", "--where", '{"year": {"gte": 3}}'], 2, "'year' has no operator 'gte'"),
+        (["search", "x", "--where", "year=3"], 2, "--where is not JSON"),
+        (["ingest", "/does/not/exist"], 2, "/does/not/exist"),
+        (["evaluate", "/does/not/exist"], 2, "/does/not/exist"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence_and_exit_code_2(ragpg, arguments, code, sentence):
+    done = ragpg(*arguments, code=code)
+    assert done.stderr.startswith("ragpg: ")
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_collection_is_named(ragpg):
+    ragpg("ingest", str(EXAMPLES / "data-quality-runbook.md"))
+    done = ragpg("ask", "x", "-c", "handbok", code=2)
+    assert "the tenant has no collection 'handbok'" in done.stderr
+
+
+def test_a_dead_database_is_exit_code_4_and_shows_no_password(ragpg):
+    ragpg.environment["RAGPG_DATABASE_URL"] = "postgresql://app:secret-word@127.0.0.1:1/ragpg"
+    done = ragpg("search", "x", code=4)
+    assert "the database cannot be reached" in done.stderr
+    assert "check RAGPG_DATABASE_URL" in done.stderr
+    assert "secret-word" not in done.stderr
+
+
+def test_a_superuser_as_the_service_is_exit_code_3(ragpg, database):
+    ragpg.environment["RAGPG_DATABASE_URL"] = database.owner_url
+    done = ragpg("search", "x", code=3)
+    assert "which is a superuser" in done.stderr
+
+
+def test_a_missing_key_names_its_variable_before_any_work(ragpg):
+    ragpg.environment["RAGPG_GENERATE_PROVIDER"] = "claude"
+    ragpg("ingest", str(EXAMPLES / "data-quality-runbook.md"))
+    done = ragpg("ask", "x", code=3)
+    assert "needs ANTHROPIC_API_KEY, which is not set" in done.stderr
+    ragpg.environment["RAGPG_RERANK_PROVIDER"] = "cohere"
+    assert "needs CO_API_KEY" in ragpg("search", "x", code=3).stderr
+
+
+def test_a_wrong_setting_is_named(ragpg):
+    ragpg.environment["RAGPG_POOL_MAX_SIZE"] = "many"
+    assert "RAGPG_POOL_MAX_SIZE is wrong" in ragpg("search", "x", code=3).stderr
+
+
+def test_an_evaluation_of_ones_own_data_prints_the_ladder_and_leaves_nothing_behind(
+    ragpg, tmp_path, owner
+):
+    texts = {
+        "pump": "The pump ERR-77 stops when the valve is shut.",
+        "leave": "Everybody has thirty days of leave a year.",
+        "credit": "One warehouse credit costs three dollars.",
+    }
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
+    )
+    (tmp_path / "queries.jsonl").write_text(
+        json.dumps({"_id": "q1", "text": "What does ERR-77 mean?"})
+        + "\n"
+        + json.dumps({"_id": "q2", "text": "How many days of leave?"})
+        + "\n"
+    )
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tpump\t1\nq2\tleave\t1\n")
+    result = json.loads(ragpg("evaluate", str(tmp_path), "--json").stdout)
+    assert [rung["name"] for rung in result["rungs"]] == [
+        "dense",
+        "+ contexts",
+        "+ contextual BM25",
+        "+ rerank",
+    ]
+    assert result["rungs"][-1]["measures"]["mean"]["pass@5"] == 1.0
+    assert "1-recall@20" in ragpg("evaluate", str(tmp_path)).stdout
+    assert owner.execute("select count(*) from ragpg.collection").fetchone() == (0,)
+    assert owner.execute("select count(*) from ragpg.lexeme_vector").fetchone() == (0,)

@@ -1,0 +1,230 @@
+"""The limiter: a shared pace that halves on a 429, keeps everybody waiting, and grows back."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from ragpg.errors import RateLimited
+from ragpg.providers.claude import ClaudeContextWriter
+from ragpg.providers.failures import Vendor, failed
+from ragpg.providers.limiter import Limiter, Limiters
+from ragpg.providers.prices import RateLimits, rate_limits
+from ragpg.providers.retry import Retry
+from ragpg.types import WrittenContext
+from tests.providers.making import cut, document
+from tests.vendor_stub import Reply, VendorStub
+from tests.vendor_stub_rules import claude_error
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """Seconds that pass only while somebody sleeps; `slept` are the waits in order."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+def limiter(clock: Clock, *, requests: float = 60, tokens: float = 1_000, most: float = 8):
+    start = RateLimits(requests=requests, tokens=tokens)
+    return Limiter("voyage voyage-4", start, most=most, clock=clock, sleep=clock.sleep)
+
+
+async def begin(paced: Limiter, calls: int = 1) -> float:
+    for _ in range(calls):
+        began = await paced.turn(patience_s=600)
+    return began
+
+
+async def test_a_minutes_requests_pass_at_once_and_the_next_one_waits_its_share():
+    clock = Clock()
+    paced = limiter(clock, requests=60)
+    await begin(paced, 60)
+    assert clock.slept == []
+    await begin(paced, 2)
+    assert clock.now_s == pytest.approx(2.0)
+
+
+async def test_tokens_are_charged_when_they_are_known_and_the_debt_is_waited_off():
+    clock = Clock()
+    paced = limiter(clock, tokens=1_000)
+    await begin(paced)
+    paced.succeeded(1_500)
+    await begin(paced)
+    assert clock.now_s == pytest.approx(30.0)
+
+
+async def test_a_429_halves_both_limits_once_for_all_calls_that_were_in_flight(caplog):
+    clock = Clock()
+    paced = limiter(clock, requests=64, tokens=1_000)
+    calls = [await begin(paced) for _ in range(3)]
+    clock.now_s = 5.0
+    for began in calls:
+        paced.limited(began, 0.0)
+    assert paced.limits == RateLimits(requests=32, tokens=500)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "voyage voyage-4: 32 requests and 500 tokens a minute because of a 429, before 64 and 1000"
+    )
+    paced.limited(await begin(paced), 0.0)
+    assert paced.limits == RateLimits(requests=16, tokens=250)
+
+
+async def test_after_a_429_every_call_waits_and_then_they_come_back_one_by_one():
+    clock = Clock()
+    paced = limiter(clock, requests=60)
+    paced.limited(await begin(paced), 20.0)
+    assert await begin(paced) == pytest.approx(22.0)
+    assert await begin(paced) == pytest.approx(24.0)
+
+
+async def test_a_limit_is_never_under_one_a_minute():
+    clock = Clock()
+    paced = limiter(clock, requests=3, tokens=10)
+    for _ in range(10):
+        clock.now_s += 1.0
+        paced.limited(clock.now_s, 0.0)
+    assert paced.limits == RateLimits(requests=1, tokens=1)
+
+
+async def test_each_minute_of_success_gives_a_tenth_of_the_start_back(caplog):
+    clock = Clock()
+    paced = limiter(clock, requests=100, tokens=1_000)
+    paced.limited(await begin(paced), 30.0)
+    caplog.clear()
+    seen = []
+    for clock.now_s in (89.0, 90.0, 100.0, 150.0, 210.0, 270.0, 330.0, 390.0):
+        paced.succeeded(0)
+        seen.append(round(paced.limits.requests))
+    # Full again at 100; beyond the start only where calls had to wait.
+    assert seen == [50, 60, 60, 70, 80, 90, 100, 100]
+    assert len(caplog.records) == 5
+
+
+async def test_documented_limits_that_hold_calls_back_grow_and_configured_ones_do_not():
+    for most, expected in ((8.0, 66), (1.0, 60)):
+        clock = Clock()
+        paced = limiter(clock, requests=60, most=most)
+        await begin(paced, 61)
+        clock.now_s += 60.0
+        paced.succeeded(0)
+        assert paced.limits.requests == pytest.approx(expected)
+
+
+async def test_a_call_that_cannot_wait_that_long_is_told_at_once():
+    clock = Clock()
+    paced = limiter(clock)
+    paced.limited(await begin(paced), 30.0)
+    with pytest.raises(RateLimited, match=r"the next call may begin in 32\.0 s") as caught:
+        await paced.turn(patience_s=5.0)
+    assert clock.slept == []
+    assert (caught.value.provider, caught.value.model) == ("voyage", "voyage-4")
+    assert caught.value.retryable
+    assert caught.value.retry_after_s == pytest.approx(32.0)
+
+
+def vendor(**changes: str) -> Vendor:
+    fields = {"provider": "voyage", "model": "voyage-4", "key_variable": "V", "api_key": "k"}
+    return Vendor(**{**fields, **changes})
+
+
+def test_calls_share_a_limiter_by_vendor_model_and_key():
+    all_of_them = Limiters()
+    assert all_of_them.of(vendor()) is all_of_them.of(vendor())
+    assert all_of_them.of(vendor()) is not all_of_them.of(vendor(api_key="other"))
+    assert all_of_them.of(vendor()) is not all_of_them.of(vendor(model="voyage-4-lite"))
+    all_of_them.of(vendor(api_key="s3cr"))
+    assert "s3cr" not in repr(all_of_them)
+
+
+def test_limits_start_as_configured_or_else_as_the_vendor_documents_its_lowest_tier():
+    chosen = RateLimits(requests=3, tokens=10_000)
+    all_of_them = Limiters(configured={("voyage", "voyage-4"): chosen})
+    assert all_of_them.of(vendor()).limits == chosen
+    lite = all_of_them.of(vendor(model="voyage-4-lite"))
+    assert lite.limits == RateLimits(requests=2_000, tokens=16_000_000)
+    assert rate_limits("claude", "claude-haiku-5-5").requests == 1_000
+
+
+async def test_the_wish_of_one_call_holds_back_another_that_was_not_refused(limiters: Limiters):
+    retry = Retry(vendor=vendor(), timeout_s=5, deadline_s=300)
+    refused = [failed(vendor(), 429, "slow", headers={"retry-after": "20"})]
+
+    async def attempt() -> float:
+        if refused:
+            raise refused.pop()
+        return limiters.clock()
+
+    assert await retry(attempt) >= 20.0
+    limiters.of(vendor()).limited(limiters.clock() + 1, 30.0)
+    began = limiters.clock()
+    assert await Retry(vendor=vendor(), timeout_s=5, deadline_s=300)(attempt) >= began + 30.0
+    limiters.of(vendor()).limited(limiters.clock() + 1, 30.0)
+    with pytest.raises(RateLimited, match="is held to"):
+        await Retry(vendor=vendor(), timeout_s=5, deadline_s=5)(attempt)
+
+
+async def test_a_spending_limit_is_no_reason_to_slow_down(limiters):
+    error = failed(vendor(), 429, "spent", retryable=False)
+
+    async def attempt() -> None:
+        raise error
+
+    with pytest.raises(RateLimited):
+        await Retry(vendor=vendor(), timeout_s=5, deadline_s=300)(attempt)
+    assert limiters.of(vendor()).limits == rate_limits("voyage", "voyage-4")
+
+
+HAIKU = Vendor(provider="claude", model="claude-haiku-5-5", key_variable="A", api_key="k")
+
+
+async def write_four(stub: VendorStub) -> list[WrittenContext]:
+    claude = ClaudeContextWriter(api_key="k", model="claude-haiku-5-5", base_url=stub.anthropic_url)
+    source = document(lines=200)
+    written = [each async for each in claude.write(source, cut(source, into=4))]
+    await claude.aclose()
+    return written
+
+
+async def test_a_writer_is_slowed_by_a_429_of_the_api(stub, limiters):
+    stub.push(Reply(429, claude_error("rate_limit_error", "slow"), {"retry-after": "7"}))
+    assert [each.error for each in await write_four(stub)] == [None] * 4
+    assert limiters.of(HAIKU).limits == RateLimits(requests=500, tokens=250_000)
+    assert limiters.clock() >= 7.0
+
+
+async def test_cached_reads_do_not_count_toward_the_tokens_a_minute(stub, limiters):
+    usages = [usage for each in await write_four(stub) for usage in each.usage]
+    charged = sum(usage.input_tokens + usage.cache_write_tokens for usage in usages)
+    assert sum(usage.cache_read_tokens for usage in usages) > charged
+    assert limiters.of(HAIKU)._tokens == 500_000 - charged
+
+
+async def test_threads_with_event_loops_of_their_own_share_the_buckets():
+    paced = Limiter(
+        "voyage voyage-4",
+        RateLimits(requests=40, tokens=1e9),
+        most=1,
+        clock=lambda: 0.0,
+        sleep=anyio.sleep,
+    )
+
+    async def twenty() -> None:
+        for _ in range(20):
+            await paced.turn(patience_s=1)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(anyio.to_thread.run_sync, lambda: anyio.run(twenty))
+    with pytest.raises(RateLimited):
+        await paced.turn(patience_s=1)
