@@ -20,7 +20,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@touch $@
 
 demo: $(VENV)/installed  ## Ingest examples/ and ask three questions, offline.
-	@RAGPG_HOME=$(DEMO_HOME) $(BIN)/python examples/demo.py
+	@RAGPG_HOME=$(DEMO_HOME) $(BIN)/python demo/run.py
 
 test: $(VENV)/installed-dev  ## The whole suite, against a real Postgres.
 	@$(BIN)/python -m pytest

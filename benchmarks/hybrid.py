@@ -21,6 +21,7 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,42 +79,62 @@ select %(tenant)s, row + 1, %(collection)s, row::text, array[kind],
 """
 
 
-def load(conn: psycopg.Connection[Any], folder: Path) -> None:
-    """Every tenant with a collection "docs", indexed as publish does it."""
+def load(dsn: str, folder: Path, *, writers: int = 2) -> None:
+    """Every tenant with a collection "docs", indexed as publish does it, by concurrent writers."""
     data = np.load(folder / "chunks.npz")
     texts = json.loads((folder / "texts.json").read_text("utf-8"))
     vectors, tenant, kind = data["vectors"], data["tenant"], data["kind"]
-    for number in range(int(tenant.max()) + 1):
-        home = conn.execute("select ragpg.create_tenant(%s)", [f"t{number}"]).fetchone()
-        conn.execute("select ragpg.use_tenant(%s, true)", [f"t{number}"])
-        collection = conn.execute(
-            "select ragpg.create_collection('docs', %s)", [Jsonb(RECIPE)]
-        ).fetchone()
-        if home is None or collection is None:
-            raise LookupError(number)
-        mine = np.flatnonzero(tenant == number).tolist()
-        for first in range(0, len(mine), BATCH):
-            rows = mine[first : first + BATCH]
-            with conn.transaction():
-                # Foreign keys are checked per row and are right by construction here.
-                conn.execute("set local session_replication_role = replica")
-                conn.execute(
-                    ADD,
-                    {
-                        "tenant": home[0],
-                        "collection": collection[0],
-                        "rows": rows,
-                        "texts": [texts[row] for row in rows],
-                        "kinds": [f"k{kind[row]}" for row in rows],
-                        "vectors": [HalfVector(vectors[row]) for row in rows],
-                    },
+    homes: list[tuple[int, int]] = []
+    batches: list[tuple[tuple[int, int], list[int]]] = []
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for number in range(int(tenant.max()) + 1):
+            homes.append(make_collection(conn, f"t{number}"))
+            mine = np.flatnonzero(tenant == number).tolist()
+            batches += [(homes[-1], mine[at : at + BATCH]) for at in range(0, len(mine), BATCH)]
+
+    def write(share: list[tuple[tuple[int, int], list[int]]]) -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            register_vector(conn)
+            conn.execute("set synchronous_commit = off")
+            for home, rows in share:
+                add(
+                    conn,
+                    home,
+                    rows=rows,
+                    texts=[texts[row] for row in rows],
+                    kinds=[f"k{kind[row]}" for row in rows],
+                    vectors=[HalfVector(vectors[row]) for row in rows],
                 )
-                conn.execute(
-                    "select ragpg.lexical_add(%s, %s, %s)",
-                    [home[0], collection[0], [row + 1 for row in rows]],
-                )
-        conn.execute("select ragpg.compact_lexical(%s, %s)", [home[0], collection[0]])
-    conn.execute("vacuum analyze")
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(write, [batches[at::writers] for at in range(writers)]))
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for home in homes:
+            conn.execute("select ragpg.compact_lexical(%s, %s)", home)
+        conn.execute("vacuum analyze")
+
+
+def make_collection(conn: psycopg.Connection[Any], tenant: str) -> tuple[int, int]:
+    """The numbers of a new tenant and of its collection "docs"."""
+    made = conn.execute("select ragpg.create_tenant(%s)", [tenant]).fetchone()
+    conn.execute("select ragpg.use_tenant(%s, true)", [tenant])
+    collection = conn.execute(
+        "select ragpg.create_collection('docs', %s)", [Jsonb(RECIPE)]
+    ).fetchone()
+    if made is None or collection is None:
+        raise LookupError(tenant)
+    return made[0], collection[0]
+
+
+def add(conn: psycopg.Connection[Any], home: tuple[int, int], **columns: list[Any]) -> None:
+    """Rows and index entries of these chunks in one transaction."""
+    with conn.transaction():
+        # Foreign keys are checked per row and are right by construction here.
+        conn.execute("set local session_replication_role = replica")
+        conn.execute(ADD, {"tenant": home[0], "collection": home[1], **columns})
+        conn.execute(
+            "select ragpg.lexical_add(%s, %s, %s)", [*home, [row + 1 for row in columns["rows"]]]
+        )
 
 
 def arguments_of(question: dict[str, Any]) -> dict[str, Any]:
@@ -279,9 +300,7 @@ def run_size(url: str, size: int, options: argparse.Namespace) -> dict[str, Any]
         with fresh_database(url, "ragpg_bench_hybrid") as dsn:
             migrate(dsn)
             with psycopg.connect(dsn, autocommit=True) as conn:
-                register_vector(conn)
-                conn.execute("set synchronous_commit = off")
-                load(conn, folder)
+                load(dsn, folder)
                 apply(dsn, memory_mb=1000)
                 rows = measure(dsn, questions, callers, options.budget)
                 fused = [exact_fused(conn, q, n) for q, n in zip(questions, near, strict=True)]

@@ -42,8 +42,8 @@ def ingest(dsn: str, stop: Any, count: Any) -> None:
     """Add documents to the large tenant until told to stop; `count` is the chunks so far."""
     random = np.random.default_rng(99)
     texts = Corpus(words=20_000).chunks(1_000_000, seed=77)
-    # Far above the corpus, whose chunks have their row for a number.
-    row = 100_000_000
+    # Far above the corpus, whose chunks have their row for a number, and above the round before.
+    row = 100_000_000 + count.value
     with psycopg.connect(dsn, autocommit=True) as conn:
         register_vector(conn)
         home = conn.execute("select ragpg.use_tenant(%s, true)", [LARGE]).fetchone()
@@ -53,24 +53,14 @@ def ingest(dsn: str, stop: Any, count: Any) -> None:
         while not stop.is_set():
             rows = list(range(row, row + DOCUMENT_CHUNKS))
             row += DOCUMENT_CHUNKS
-            with conn.transaction():
-                conn.execute(
-                    hybrid.ADD,
-                    {
-                        "tenant": home[0],
-                        "collection": collection[0],
-                        "rows": rows,
-                        "texts": [next(texts) for _ in rows],
-                        "kinds": ["k0" for _ in rows],
-                        "vectors": [
-                            HalfVector(random.standard_normal(hybrid_data.DIMENSIONS)) for _ in rows
-                        ],
-                    },
-                )
-                conn.execute(
-                    "select ragpg.lexical_add(%s, %s, %s)",
-                    [home[0], collection[0], [number + 1 for number in rows]],
-                )
+            hybrid.add(
+                conn,
+                (home[0], collection[0]),
+                rows=rows,
+                texts=[next(texts) for _ in rows],
+                kinds=["k0" for _ in rows],
+                vectors=[HalfVector(random.standard_normal(hybrid_data.DIMENSIONS)) for _ in rows],
+            )
             count.value += len(rows)
 
 
@@ -116,7 +106,7 @@ def sample(dsn: str, questions: list[dict[str, Any]], seconds: float) -> list[fl
     call = hybrid.hybrid_caller(dsn)
     for question in questions[:8]:
         call(question)
-    latencies = []
+    latencies: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
@@ -137,10 +127,7 @@ def run(url: str, size: int, seconds: float, rounds: int) -> dict[str, Any]:
         folder = Path(name)
         hybrid_data.write(folder, size)
         migrate(dsn)
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            register_vector(conn)
-            conn.execute("set synchronous_commit = off")
-            hybrid.load(conn, folder)
+        hybrid.load(dsn, folder)
         apply(dsn, memory_mb=1000)
         questions = hybrid.read_questions(folder)
         small = [question for question in questions if question["tenant"] == SMALL]

@@ -177,13 +177,17 @@ def evaluate(
 ) -> None:
     """Print the ladder of configurations with their measures, on data of your own."""
     from ragpg import ladder, terminal
+    from ragpg.evaluation_data import read_evaluation
+
+    data = read_evaluation(directory)
 
     async def run(client: AsyncClient) -> Any:
         with terminal.progress_bar() as bar:
-            task = bar.add_task("reading", total=None)
+            task = bar.add_task("starting", total=None)
             return await ladder.climb(
                 client,
-                directory,
+                data,
+                directory=directory,
                 progress=lambda step, done, total: bar.update(
                     task, description=step, completed=done, total=total
                 ),

@@ -165,7 +165,7 @@ async def check_role(conn: Connection) -> None:
     cursor = await conn.execute(
         """
         select current_user, role.rolsuper, role.rolbypassrls,
-               coalesce((select pg_has_role(current_user, namespace.nspowner, 'usage')
+               coalesce((select pg_has_role(current_user, namespace.nspowner, 'member')
                            from pg_namespace as namespace where namespace.nspname = 'ragpg'), false)
           from pg_roles as role where role.rolname = current_user
         """

@@ -18,7 +18,7 @@ from ragpg import retrieve, terminal
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.evaluate import LADDER_MEASURES, Measures, evaluate, failure_reduction
-from ragpg.evaluation_data import EvaluationData, Query, read_evaluation
+from ragpg.evaluation_data import EvaluationData, Query
 from ragpg.fanout import fan_out
 from ragpg.ingestion import Ingestion, IngestProgress
 from ragpg.protocols import ContextWriter
@@ -94,13 +94,14 @@ class _Plan:
         return [self.chunk_ids[hit.document_key, hit.position] for hit in hits]
 
 
-async def climb(client: AsyncClient, directory: Path, *, progress: Progress) -> Ladder:
-    """The ladder of a folder's data, with the providers of this client.
+async def climb(
+    client: AsyncClient, data: EvaluationData, *, directory: Path, progress: Progress
+) -> Ladder:
+    """The ladder of the data read from a folder, with the providers of this client.
 
     Contexts come from contexts.jsonl if the folder has it, else from the default recipe's writer.
-    Raises InputError for a malformed file, naming file and line.
     """
-    plan = _plan(read_evaluation(directory))
+    plan = _plan(data)
     bare = replace(client.providers.default_recipe(), context_provider="none", context_model="none")
     contextual = _contextual(client, plan)
     made: list[AsyncCollection] = []

@@ -85,7 +85,8 @@ async def retrieve(
         }
         | _arguments(compile_filter(where)),
     )
-    if weights.lexical > 0 and not await _has_lexemes(conn, collection, query):
+    worded = weights.lexical == 0 or any(row["lexical_rank"] is not None for row in rows)
+    if not worded and not await _has_lexemes(conn, collection, query):
         notices.append(
             "the query holds no keyword (stop words or symbols only), so only meaning was searched"
         )

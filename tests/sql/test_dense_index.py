@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from ragpg import dense_index, dense_recall
+from ragpg.database import pgvector_warnings
 from ragpg.dense_index import IndexChange, IndexProgress
 from ragpg.errors import ConflictError, DatabaseError
 from tests.sql import dense_seed
@@ -179,7 +180,7 @@ def test_an_old_pgvector_is_named_with_its_fault():
         ),
     )
     assert len(pgvector_warnings("0.8.3")) == 1
-    assert pgvector_warnings("0.8.4") == dense_index._version_warnings("0.10") == ()
+    assert pgvector_warnings("0.8.4") == pgvector_warnings("0.10") == ()
 
 
 def test_recall_is_measured_on_stored_vectors_and_shown_in_index_health(owner, database, home):

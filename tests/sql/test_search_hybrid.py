@@ -142,7 +142,14 @@ def test_a_chunk_that_an_arm_lacks_has_no_rank_but_its_true_score_there(owner):
         make_home(owner, "acme"),
         single("near", "gasket", "[1,0,0]"),
         single("word", "valve", "[0,1,0]"),
+        single("far", "valve and gasket", "[-1,0,0]"),
     )
+    bm25 = dict(
+        owner.execute(
+            "select chunk_id, score from ragpg.search_lexical('docs', 'valve')"
+        ).fetchall()
+    )
+    assert sorted(bm25) == ids[1:]
     rows = hybrid(
         owner,
         "valve",
@@ -150,12 +157,23 @@ def test_a_chunk_that_an_arm_lacks_has_no_rank_but_its_true_score_there(owner):
         "chunk_id, dense_rank, dense_score, lexical_rank, lexical_score",
         depth=1,
     )
-    bm25 = owner.execute(
-        "select score from ragpg.search_lexical('docs', 'valve') where chunk_id = %s", [ids[1]]
-    ).fetchone()
     assert rows == [
         (ids[0], 1, pytest.approx(1.0), None, 0.0),
-        (ids[1], None, pytest.approx(0.0), 1, pytest.approx(bm25[0])),
+        (ids[1], None, pytest.approx(0.0), 1, pytest.approx(bm25[ids[1]])),
+    ]
+    near_far = hybrid(
+        owner, "valve", "[-1,0.1,0]", "chunk_id, lexical_rank, lexical_score", depth=1
+    )
+    assert near_far == [
+        (ids[1], 1, pytest.approx(bm25[ids[1]])),
+        (ids[2], None, pytest.approx(bm25[ids[2]])),
+    ]
+    # Two of three hold the word, so an arm asked for three has told all there is.
+    whole = hybrid(owner, "valve", "[1,0,0]", "chunk_id, lexical_rank, lexical_score", depth=3)
+    assert sorted(whole) == [
+        (ids[0], None, 0.0),
+        (ids[1], 1, pytest.approx(bm25[ids[1]])),
+        (ids[2], 2, pytest.approx(bm25[ids[2]])),
     ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from ragpg.database import Database
+from ragpg.errors import ConfigurationError
 from ragpg.migrate import migrate
 from tests.conftest import TestDatabase
 from tests.sql.tenancy_seed import make_login, one
@@ -145,3 +148,21 @@ def test_migration_refuses_a_schema_in_which_anybody_may_create_operators(databa
     assert type(refused.value).__name__ == "DatabaseError"
     owner.execute("revoke create on schema public from public")
     assert migrate(database.owner_url).functions_applied
+
+
+def test_a_service_that_could_become_the_owner_is_refused_although_it_does_not_inherit(
+    database, owner, tenants
+):
+    url = make_login(owner, database, "ragpg_login", groups=["ragpg_app", "ragpg_owner"])
+    owner.execute("alter role ragpg_login noinherit")
+
+    async def open_and_close() -> None:
+        pool = Database(url=url, pool_max_size=1)
+        try:
+            async with pool.transaction(None):
+                pass
+        finally:
+            await pool.aclose()
+
+    with pytest.raises(ConfigurationError, match="an owner of the schema"):
+        asyncio.run(open_and_close())

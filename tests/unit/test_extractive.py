@@ -16,7 +16,7 @@ from ragpg.testing import HashEmbedder
 from ragpg.types import AnswerDelta, Citation, Hit, Hits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUESTIONS = json.loads((EXAMPLES / "questions.json").read_text(encoding="utf-8"))
+QUESTIONS = json.loads((EXAMPLES.parent / "demo" / "questions.json").read_text(encoding="utf-8"))
 
 KEYS = (
     "## Rotation\n\nAccess keys are rotated every ninety days. The rota is on the wiki.\n\n"

@@ -47,6 +47,8 @@ declare
     lexical_ids bigint[];
     lexical_scores double precision[];
     lexical_took text;
+    -- An arm that found fewer than it was asked for found every chunk that holds a lexeme.
+    lexical_is_complete boolean := false;
     fused_ids bigint[];
     fused_scores double precision[];
 begin
@@ -86,6 +88,7 @@ begin
           into lexical_ids, lexical_scores, lexical_took
           from ragpg._search_lexical(tenant, home, query, depth, sources, tags_all, tags_any,
                                      modified_from, modified_before, key_prefix, filter) as arm;
+        lexical_is_complete := coalesce(cardinality(lexical_ids), 0) < depth;
     end if;
 
     select array_agg(summed.chunk_id order by summed.fused_score desc, summed.chunk_id),
@@ -153,7 +156,9 @@ begin
            )
     select page.chunk_id, page.rank::integer, page.score,
            page.dense_rank, coalesce(dense_scores[page.dense_rank], cosine.score),
-           page.lexical_rank, coalesce(lexical_scores[page.lexical_rank], bm25.score),
+           page.lexical_rank,
+           coalesce(lexical_scores[page.lexical_rank], bm25.score,
+                    case when lexical_is_complete then 0 end),
            dense_took, lexical_took, page.others
       from page
       left join ragpg.score_dense(
@@ -162,7 +167,8 @@ begin
         using (chunk_id)
       left join ragpg.score_lexical(
                tenant, home, query,
-               array(select page.chunk_id from page where page.lexical_rank is null)) as bm25
+               array(select page.chunk_id from page
+                      where page.lexical_rank is null and not lexical_is_complete)) as bm25
         using (chunk_id)
      order by page.rank;
 end $$;

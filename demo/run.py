@@ -1,4 +1,4 @@
-"""Ingest the documents beside this file and ask three questions, offline; `make demo` runs it."""
+"""Ingest the documents in examples/ and ask three questions, offline; `make demo` runs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ragpg
 from ragpg import terminal
+from ragpg.parse import find_files
 
 HERE = Path(__file__).parent
 
@@ -19,12 +20,13 @@ def main() -> None:
     out.print("[bold]starting the embedded Postgres and migrating it[/bold]")
     with ragpg.Client.from_env() as client:
         runbooks = client.collection(tenant="demo", name="runbooks")
-        documents = sorted(HERE.glob("*.md"))
+        documents = find_files([HERE.parent / "examples"])
         out.print(f"[bold]ingesting {len(documents)} documents[/bold]")
         with terminal.progress_bar() as bar:
             task = bar.add_task("ingesting", total=len(documents))
             report = runbooks.ingest_files(
-                documents, progress=lambda done: bar.update(task, completed=done.documents)
+                [HERE.parent / "examples"],
+                progress=lambda done: bar.update(task, completed=done.documents),
             )
         terminal.print_report(report)
         for question in json.loads((HERE / "questions.json").read_text("utf-8")):
