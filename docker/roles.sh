@@ -12,4 +12,5 @@ create role ragpg_migrator login password :'owner_password' in role ragpg_owner;
 create role ragpg_service login password :'service_password' in role ragpg_app;
 grant create, connect on database ragpg to ragpg_owner;
 create schema ragpg authorization ragpg_owner;
+create schema ragpg_jobs authorization ragpg_owner;
 SQL

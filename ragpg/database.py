@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Connection = psycopg.AsyncConnection[Any]
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 
 # SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
 RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {

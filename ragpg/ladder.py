@@ -76,7 +76,7 @@ class GivenContextWriter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class Plan:
     """An evaluation set as collections see it: documents by tenant, and ids of what is ranked."""
 
     data: EvaluationData
@@ -101,13 +101,13 @@ async def climb(
 
     Contexts come from contexts.jsonl if the folder has it, else from the default recipe's writer.
     """
-    plan = _plan(data)
+    plan = plan_of(data)
     bare = replace(client.providers.default_recipe(), context_provider="none", context_model="none")
     contextual = _contextual(client, plan)
     made: list[AsyncCollection] = []
     try:
         runs: dict[str, dict[str, list[str]]] = {}
-        vectors = await _embed_queries(client, plan, bare)
+        vectors = await embed_queries(client, plan, bare)
         for recipe, steps in (
             (bare, {"dense": Weights(lexical=0)}),
             (
@@ -119,7 +119,7 @@ async def climb(
                 },
             ),
         ):
-            handles = await _ingest(client, plan, recipe, made, progress)
+            handles = await ingest(client, plan, recipe, made, progress)
             runner = _Runner(plan=plan, handles=handles, vectors=vectors, progress=progress)
             for name, weights in steps.items():
                 reranked = "+ rerank" if name == "+ contextual BM25" else None
@@ -135,14 +135,14 @@ def _tenant(metadata: Mapping[str, object]) -> str:
     return tenant if isinstance(tenant, str) else ""
 
 
-def _plan(data: EvaluationData) -> _Plan:
+def plan_of(data: EvaluationData) -> Plan:
     tenants: dict[str, list[Document]] = defaultdict(list)
     for document in data.documents:
         metadata = {key: value for key, value in document.metadata.items() if key != "tenant"}
         tenants[_tenant(document.metadata)].append(replace(document, metadata=metadata))
     frozen = {tenant: tuple(documents) for tenant, documents in tenants.items()}
     if data.chunks is None or data.level == "document":
-        return _Plan(data=data, tenants=frozen, spans=None, chunk_ids={}, contexts=None)
+        return Plan(data=data, tenants=frozen, spans=None, chunk_ids={}, contexts=None)
     spans: dict[str, list[Span]] = defaultdict(list)
     ids: dict[tuple[str, int], str] = {}
     contexts: dict[tuple[str, int], str] = {}
@@ -152,7 +152,7 @@ def _plan(data: EvaluationData) -> _Plan:
         ids[place] = given.id
         if data.contexts is not None and given.id in data.contexts:
             contexts[place] = data.contexts[given.id]
-    return _Plan(
+    return Plan(
         data=data,
         tenants=frozen,
         spans=spans,
@@ -161,7 +161,7 @@ def _plan(data: EvaluationData) -> _Plan:
     )
 
 
-def _contextual(client: AsyncClient, plan: _Plan) -> Recipe:
+def _contextual(client: AsyncClient, plan: Plan) -> Recipe:
     recipe = client.providers.default_recipe()
     if plan.contexts is None:
         return recipe
@@ -173,15 +173,15 @@ def _contextual(client: AsyncClient, plan: _Plan) -> Recipe:
     )
 
 
-def _writer(client: AsyncClient, plan: _Plan, recipe: Recipe) -> ContextWriter | None:
+def _writer(client: AsyncClient, plan: Plan, recipe: Recipe) -> ContextWriter | None:
     if recipe.context_provider == GivenContextWriter.provider and plan.contexts is not None:
         return GivenContextWriter(plan.contexts)
     return client.providers.context_writer(recipe, "evaluation")
 
 
-async def _ingest(
+async def ingest(
     client: AsyncClient,
-    plan: _Plan,
+    plan: Plan,
     recipe: Recipe,
     made: list[AsyncCollection],
     progress: Progress,
@@ -223,8 +223,8 @@ async def _aiter(documents: Sequence[Document]) -> AsyncIterator[Document]:
         yield document
 
 
-async def _embed_queries(
-    client: AsyncClient, plan: _Plan, recipe: Recipe
+async def embed_queries(
+    client: AsyncClient, plan: Plan, recipe: Recipe
 ) -> dict[str, Sequence[float]]:
     queries = plan.data.queries
     embedder = client.providers.embedder(recipe, "evaluation")
@@ -236,7 +236,7 @@ async def _embed_queries(
 class _Runner:
     """Runs all queries of a plan on the collections of one recipe."""
 
-    plan: _Plan
+    plan: Plan
     handles: Mapping[str, AsyncCollection]
     vectors: Mapping[str, Sequence[float]]
     progress: Progress
@@ -284,7 +284,7 @@ class _Runner:
 def _ladder(
     client: AsyncClient,
     directory: Path,
-    plan: _Plan,
+    plan: Plan,
     recipe: Recipe,
     runs: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> Ladder:

@@ -23,6 +23,8 @@ from ragpg.errors import ConfigurationError, SchemaOutdated
 
 # Any number that no other program on the server uses; "ragpg" in ASCII.
 MIGRATION_LOCK = 0x7261677067
+# The job queue is procrastinate's, whose tables know no tenants, so it has a schema of its own.
+SCHEMAS = ("ragpg", "ragpg_jobs")
 ROLES = {
     "ragpg_owner": "owns the schema; migrations act as it, a service never does",
     "ragpg_app": "the service; row-level security applies",
@@ -118,8 +120,10 @@ def _prepare(connection: Connection) -> None:
         connection.execute(text("grant ragpg_owner to current_user"))
     if not connection.scalar(text("select true from pg_extension where extname = 'vector'")):
         _driver(connection).execute("create extension vector")
-    if not connection.scalar(text("select true from pg_namespace where nspname = 'ragpg'")):
-        _driver(connection).execute("create schema ragpg authorization ragpg_owner")
+    for schema in SCHEMAS:
+        known = text("select true from pg_namespace where nspname = :name")
+        if not connection.scalar(known, {"name": schema}):
+            _driver(connection).execute(f"create schema {schema} authorization ragpg_owner")
 
 
 def _apply_functions(connection: Connection) -> None:
