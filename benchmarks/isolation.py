@@ -10,11 +10,8 @@ is that p95 at most doubles. Prints a table and writes results/isolation.json.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import multiprocessing
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +27,7 @@ from pgvector.psycopg import register_vector
 from benchmarks import hybrid, hybrid_data
 from benchmarks.corpus import Corpus
 from benchmarks.lexical import fresh_database, server
+from benchmarks.machine import machine
 from ragpg.dense_index import apply
 from ragpg.migrate import migrate
 
@@ -182,14 +180,7 @@ def main() -> None:
             + ("  more than double" if row["p95_times"] > 2 else "")
         )
     print(f"meanwhile the large tenant: {result['large_tenant']}")
-    result |= {
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "platform": platform.platform(),
-            "load_average": os.getloadavg(),
-        },
-    }
+    result["machine"] = machine()
     hybrid.RESULTS.mkdir(exist_ok=True)
     (hybrid.RESULTS / "isolation.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 

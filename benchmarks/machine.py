@@ -15,5 +15,5 @@ def machine() -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {pages * size // 1024**3} GiB",
         "python": platform.python_version(),
         "load": round(os.getloadavg()[1], 1),
-        "date": dt.date.today().isoformat(),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
     }

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ragpg import errors
     from ragpg.client import AsyncClient
     from ragpg.collection import AsyncCollection
+    from ragpg.corpus_sync import SyncReport
     from ragpg.filters import Filter, field, key, modified, source, tags
+    from ragpg.plan import Plan
     from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
     from ragpg.retrieve import Weights
     from ragpg.settings import Settings
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         Citation,
         Document,
         DocumentFailure,
+        Enqueued,
         Hit,
         Hits,
         IngestReport,
@@ -40,7 +43,9 @@ if TYPE_CHECKING:
 _HOME = {
     "client": ("AsyncClient",),
     "collection": ("AsyncCollection",),
+    "corpus_sync": ("SyncReport",),
     "filters": ("Filter", "field", "key", "modified", "source", "tags"),
+    "plan": ("Plan",),
     "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
     "retrieve": ("Weights",),
     "settings": ("Settings",),
@@ -53,6 +58,7 @@ _HOME = {
         "Citation",
         "Document",
         "DocumentFailure",
+        "Enqueued",
         "Hit",
         "Hits",
         "IngestReport",
@@ -77,15 +83,18 @@ __all__ = [
     "Document",
     "DocumentFailure",
     "Embedder",
+    "Enqueued",
     "Filter",
     "Generator",
     "Hit",
     "Hits",
     "IngestReport",
+    "Plan",
     "Qrel",
     "Recipe",
     "Reranker",
     "Settings",
+    "SyncReport",
     "Usage",
     "Weights",
     "errors",

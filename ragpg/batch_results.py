@@ -16,6 +16,7 @@ from ragpg.context_batch import BatchContextWriter, BatchResult
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import InvalidProviderResponse, ProviderError
 from ragpg.staging import Transaction, record_usage
+from ragpg.types import Usage
 
 SET_CONTEXT = statements("contextualize")["set_context"]
 
@@ -40,6 +41,7 @@ class CollectReport:
     again: int
     waiting: int
     cost_usd: float
+    usage: tuple[Usage, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class _Collected:
     again: int = 0
     waiting: int = 0
     cost_usd: float = 0.0
+    usage: list[Usage] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ async def collect_contexts(
         again=tally.again,
         waiting=tally.waiting,
         cost_usd=tally.cost_usd,
+        usage=tuple(tally.usage),
     )
 
 
@@ -189,6 +193,7 @@ async def _store(
         return
     await record_usage(conn, collection_id, result.usage)
     tally.cost_usd += sum(usage.cost_usd or 0.0 for usage in result.usage)
+    tally.usage += result.usage
     chunk = {"collection_id": collection_id, **rows[0]}
     places = await fetch_rows(conn, STATEMENTS["place_of_item"], chunk)
     if not places:

@@ -46,6 +46,11 @@ _BLANK_LINES = re.compile(r"(?>\r\n|\r|\n)(?:[^\S\r\n]*+(?>\r\n|\r|\n))++")
 _COMMENTS = re.compile(r"\s*(?:<!--(?:(?!-->).)*-->\s*)+", re.DOTALL)
 _LABEL = re.compile(r"\s*\([\w-]+\)=\s*")  # names the heading below it, for MyST
 _MARKUP = re.compile(r"[\\`*_\[\]<>&!{}~]")
+# A part of code goes on behind a blank line with what closes it, or with a further branch of it.
+_ENDS_PART = re.compile(r"[)\]}]|(?:end|else|elif|except|finally|catch)\b", re.IGNORECASE)
+_DOLLAR_QUOTE = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
+_INDENT = re.compile(r"[ \t]*")
+_NESTING_MAX = 8
 _HEADING_ID = re.compile(r"\s*\{\s*[#.][^{}]*\}\s*$")
 
 
@@ -242,33 +247,54 @@ def table_header(text: str, table: Block) -> str:
     return text[table.start : starts[2]]
 
 
-def text_blocks(text: str, *, code: bool) -> list[Block]:
+def text_blocks(text: str, *, code: bool, dollar_quotes: bool = False) -> list[Block]:
     """Blocks of plain text, parted by blank lines; of code, parts that begin in column 0.
 
-    A part of code that holds blank lines has the pieces between them as children.
+    A part of code that holds blank lines has children by the same rule, one indentation further in:
+    a class its methods, a method its paragraphs. `dollar_quotes` says that text between two `$$` or
+    `$tag$` belongs together, as in SQL.
     """
     edges = [0, *(match.end() for match in _BLANK_LINES.finditer(text)), len(text)]
     kind: Kind = "fence" if code else "paragraph"
     pieces = [
         Block(kind=kind, start=start, stop=stop) for start, stop in pairwise(edges) if start < stop
     ]
-    if not code:
-        return pieces
+    return _nested(text, pieces, _NESTING_MAX, dollar_quotes=dollar_quotes) if code else pieces
+
+
+def _nested(text: str, pieces: Sequence[Block], depth: int, *, dollar_quotes: bool) -> list[Block]:
+    """Pieces of code as parts that begin at the least indentation among them, with children."""
+    indents = [_indent(text, piece) for piece in pieces]
+    ends = [
+        _ENDS_PART.match(text, piece.start + indent) is not None
+        for piece, indent in zip(pieces, indents, strict=True)
+    ]
+    least = min((one for one, end in zip(indents, ends, strict=True) if not end), default=0)
     groups: list[list[Block]] = []
-    for piece in pieces:
-        if groups and text[piece.start].isspace():
+    quoted = False
+    for piece, indent, end in zip(pieces, indents, ends, strict=True):
+        if groups and (quoted or end or indent > least):
             groups[-1].append(piece)
         else:
             groups.append([piece])
-    return [
-        Block(
-            kind="fence",
-            start=group[0].start,
-            stop=group[-1].stop,
-            children=tuple(group) if len(group) > 1 else (),
-        )
-        for group in groups
-    ]
+        if dollar_quotes and len(_DOLLAR_QUOTE.findall(text, piece.start, piece.stop)) % 2:
+            quoted = not quoted
+    parts = []
+    for first, *inner in groups:
+        children: tuple[Block, ...] = ()
+        if inner and depth > 0:
+            children = (first, *_nested(text, inner, depth - 1, dollar_quotes=False))
+        elif inner:
+            children = (first, *inner)
+        stop = inner[-1].stop if inner else first.stop
+        parts.append(Block(kind="fence", start=first.start, stop=stop, children=children))
+    return parts
+
+
+def _indent(text: str, piece: Block) -> int:
+    """White space characters at the start of the piece's first line."""
+    match = _INDENT.match(text, piece.start, piece.stop)
+    return 0 if match is None else match.end() - piece.start
 
 
 def has_words(text: str, blocks: Sequence[Block]) -> bool:

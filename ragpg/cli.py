@@ -1,4 +1,4 @@
-"""The command line: ragpg migrate | ingest | search | ask | evaluate | index | doctor | sql.
+"""The command line: ragpg migrate | ingest | sync | search | ask | evaluate | index | doctor | sql.
 
 Exit codes: 0 done; 1 done, but some documents failed or a check did; 2 the arguments or what they
 name are wrong; 3 a setting, a key or the schema is; 4 the database failed; 5 a vendor did.
@@ -11,17 +11,16 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragpg import errors, index_cli
+from ragpg import care_cli, errors, index_cli, sync_cli, worker_cli
+from ragpg.cli_session import AsJson, Collection, Tenant, with_client, with_collection
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
-    from ragpg.collection import AsyncCollection
     from ragpg.filters import Filter
 
 EXIT_CODES: tuple[tuple[type[errors.RagpgError], int], ...] = (
@@ -46,11 +45,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(index_cli.app, name="index")
+app.command(name="ingest")(sync_cli.ingest)
+app.command(name="sync")(sync_cli.sync)
+app.add_typer(worker_cli.app)
+app.add_typer(care_cli.app)
 _options = {"debug": False}
 
-Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Key of the tenant.")]
-Collection = Annotated[str, typer.Option("--collection", "-c", help="Name or alias.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Where = Annotated[
     str | None, typer.Option("--where", help='A filter as JSON, e.g. {"year": {">=": 2025}}.')
 ]
@@ -90,40 +90,6 @@ def migrate(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def ingest(
-    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to take whole.")],
-    tenant: Tenant = "default",
-    collection: Collection = "default",
-    as_json: AsJson = False,
-) -> None:
-    """Make documents live: parse, split, contextualize, embed, publish; unchanged ones are free."""
-    from ragpg import terminal
-    from ragpg.parse import find_files
-
-    total = len(find_files(paths))
-
-    async def run(handle: AsyncCollection) -> Any:
-        with terminal.progress_bar() as bar:
-            task = bar.add_task("ingesting", total=total)
-            return await handle.ingest_files(
-                paths,
-                progress=lambda done: bar.update(
-                    task,
-                    completed=done.documents,
-                    description=f"{done.chunks} chunks, {terminal.shortened(done.key, 40)}",
-                ),
-            )
-
-    report = _with_collection(tenant, collection, run)
-    if as_json:
-        typer.echo(terminal.to_json(report))
-    else:
-        terminal.print_report(report)
-    if report.failed:
-        raise typer.Exit(1)
-
-
-@app.command()
 def search(
     query: Annotated[str, typer.Argument(help="What to look for.")],
     tenant: Tenant = "default",
@@ -136,7 +102,7 @@ def search(
     from ragpg import terminal
 
     condition = _filter(where)
-    hits = _with_collection(
+    hits = with_collection(
         tenant, collection, lambda handle: handle.search(query, where=condition, k=k)
     )
     if as_json:
@@ -158,7 +124,7 @@ def ask(
     from ragpg import terminal
 
     condition = _filter(where)
-    answer = _with_collection(
+    answer = with_collection(
         tenant, collection, lambda handle: handle.ask(query, where=condition, k=k)
     )
     if as_json:
@@ -193,7 +159,7 @@ def evaluate(
                 ),
             )
 
-    result = _with_client(run)
+    result = with_client(run)
     if as_json:
         typer.echo(terminal.to_json(result))
     else:
@@ -244,7 +210,7 @@ def sql(
         _psql(client.url, number)
         return None
 
-    result = _with_client(run)
+    result = with_client(run)
     if result is None:
         return
     columns, rows = result
@@ -278,23 +244,6 @@ def _filter(where: str | None) -> Filter | None:
             f"--where is not JSON ({exc.msg} at character {exc.pos}); write it like"
             ' {"year": {">=": 2025}}'
         ) from exc
-
-
-def _with_client(run: Callable[[AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
-    from ragpg.client import AsyncClient as Connected
-    from ragpg.settings import Settings
-
-    async def inside() -> Any:
-        async with Connected(Settings.from_env()) as client:
-            return await run(client)
-
-    return asyncio.run(inside())
-
-
-def _with_collection(
-    tenant: str, collection: str, run: Callable[[AsyncCollection], Coroutine[Any, Any, Any]]
-) -> Any:
-    return _with_client(lambda client: run(client.collection(tenant=tenant, name=collection)))
 
 
 def _exit_code(exc: errors.RagpgError) -> int:

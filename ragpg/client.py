@@ -8,9 +8,10 @@ from typing import Any, Self
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ragpg.collection import STATEMENTS, AsyncCollection
+from ragpg.collection import AsyncCollection
 from ragpg.composition import Given, Providers
-from ragpg.database import Connection, fetch_rows
+from ragpg.database import Connection, fetch_rows, statements
+from ragpg.handle import STATEMENTS
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.runtime import Runtime
 from ragpg.settings import Settings
@@ -70,6 +71,11 @@ class AsyncClient:
         """Name, aliases, documents and chunks of each collection of a tenant, by name."""
         async with self.transaction(tenant) as conn:
             return await fetch_rows(conn, STATEMENTS["collections"])
+
+    async def status(self, *, tenant: str) -> list[dict[str, Any]]:
+        """Live, queued, retrying, in work, failed and no text: counts of each collection."""
+        async with self.transaction(tenant) as conn:
+            return await fetch_rows(conn, statements("jobs")["status"])
 
     @asynccontextmanager
     async def transaction(

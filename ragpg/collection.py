@@ -4,147 +4,115 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
-from psycopg.types.json import Jsonb
 
-from ragpg import evaluate, generate, parse, rerank, retrieve
-from ragpg.database import Connection, fetch_rows, statements
-from ragpg.errors import (
-    CollectionExists,
-    CollectionNotFound,
-    DocumentNotFound,
-    RecipeMismatch,
-)
+from ragpg import care, evaluate, generate, parse, rerank, retrieve
+from ragpg.care import StaleDocument
+from ragpg.collection_sync import How, SyncedCollection
+from ragpg.database import Connection, fetch_rows
+from ragpg.errors import DocumentNotFound
 from ragpg.evaluate import Measures
 from ragpg.filters import Filter
 from ragpg.ingest import STATEMENTS as INGEST
-from ragpg.ingestion import Ingestion, IngestProgress, given, parsed
+from ragpg.ingest_sources import given, parsed
+from ragpg.ingest_tally import IngestProgress
 from ragpg.protocols import Generator
+from ragpg.queued import enqueue, requeue
 from ragpg.retrieve import Weights
-from ragpg.runtime import Runtime
 from ragpg.staging import record_usage
 from ragpg.types import (
     Answer,
     AnswerDelta,
     Document,
     DocumentFailure,
+    Enqueued,
     Expansion,
     Hits,
     IngestReport,
     Qrel,
-    Recipe,
 )
 
-STATEMENTS = statements("client")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is stored of a collection, read once per handle."""
-
-    collection_id: int
-    recipe: Recipe
-
-
-class AsyncCollection:
+class AsyncCollection(SyncedCollection):
     """One tenant's collection; the tenant cannot be forgotten, since it is bound here."""
-
-    def __init__(self, runtime: Runtime, *, tenant: str, name: str) -> None:
-        self._runtime = runtime
-        self.tenant = tenant
-        self.name = name
-        self._known: _Known | None = None
-
-    async def create(self, recipe: Recipe | None = None) -> Recipe:
-        """Make the tenant, if need be, and the collection under `recipe`, or the default one.
-
-        A collection that exists under the same recipe is left as it is. Raises RecipeMismatch when
-        it exists under another, CollectionExists when the name is an alias.
-        """
-        async with self._runtime.transaction(None) as conn:
-            await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
-        wanted = recipe or self._runtime.providers.default_recipe()
-        try:
-            async with self.transaction() as conn:
-                await conn.execute(
-                    STATEMENTS["create_collection"],
-                    {"name": self.name, "recipe": Jsonb(asdict(wanted))},
-                )
-        except CollectionExists:
-            stored = (await self._load()).recipe
-            if recipe is not None and stored != wanted:
-                raise _other_recipe(self.name, stored, wanted) from None
-            return stored
-        return wanted
-
-    async def recipe(self) -> Recipe:
-        """The recipe of this collection. Raises CollectionNotFound."""
-        return (await self._load()).recipe
-
-    async def number(self) -> int:
-        """The number by which SQL knows this collection. Raises CollectionNotFound."""
-        return (await self._load()).collection_id
-
-    async def set_alias(self, alias: str) -> None:
-        """Make `alias` mean this collection from now on."""
-        async with self.transaction() as conn:
-            await conn.execute(STATEMENTS["set_alias"], {"alias": alias, "collection": self.name})
-
-    async def drop(self) -> None:
-        """Delete this collection with everything in it."""
-        async with self.transaction() as conn:
-            await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
-        self._known = None
 
     async def ingest(
         self,
         documents: Iterable[Document],
         *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        wait: bool = True,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """Make these documents live, each whole and at once; unchanged ones cost nothing.
 
         The tenant and the collection are made, under the default recipe, if they are not there. A
-        document that fails is in `report.failed` and the others go on. Raises ProviderError or
-        DatabaseError when nothing can go on; what was paid for by then is kept.
+        document that fails is in `report.failed` and the others go on. `recontextualize` writes
+        new contexts for all chunks of the documents that changed. `batch` has contexts written at
+        half the price within a day; without `wait`, or after an interruption, call it again or
+        `resume`. Raises InputError (the recipe writes no batches), ProviderError or DatabaseError
+        when nothing can go on; what was paid for by then is kept.
         """
-        return await self._ingest(given(documents), progress=progress, from_files=False)
+        how = How(recontextualize=recontextualize, batch=batch, wait=wait, progress=progress)
+        return await self._ingest(given(documents), how, from_files=False)
 
     async def ingest_files(
         self,
         paths: Sequence[Path],
         *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        wait: bool = True,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """The same for files and whole folders; a document's key is its path below the folder."""
         found = await anyio.to_thread.run_sync(parse.find_files, paths)
-        return await self._ingest(parsed(found), progress=progress, from_files=True)
+        how = How(recontextualize=recontextualize, batch=batch, wait=wait, progress=progress)
+        return await self._ingest(parsed(found), how, from_files=True)
 
-    async def _ingest(
+    async def enqueue(
+        self, documents: Iterable[Document], *, conn: Connection | None = None
+    ) -> Enqueued:
+        """Keep these documents for a worker (`ragpg worker`), which makes them live.
+
+        `conn` is your own psycopg connection: documents and jobs are there when its transaction
+        commits and not when it rolls back; the collection must exist. Without it they are written
+        64 at a time. A newer version of a waiting document takes its place.
+        """
+        return await self._enqueue(given(documents), conn=conn, from_files=False)
+
+    async def enqueue_files(self, paths: Sequence[Path]) -> Enqueued:
+        """The same for files and whole folders, which are read and parsed here."""
+        found = await anyio.to_thread.run_sync(parse.find_files, paths)
+        return await self._enqueue(parsed(found), conn=None, from_files=True)
+
+    async def _enqueue(
         self,
         documents: AsyncIterator[Document | DocumentFailure],
         *,
-        progress: Callable[[IngestProgress], None] | None,
+        conn: Connection | None,
         from_files: bool,
-    ) -> IngestReport:
-        await self.create()
-        known = await self._load()
-        providers = self._runtime.providers
-        ingestion = Ingestion(
-            transaction=self.transaction,
-            collection=self.name,
-            collection_id=known.collection_id,
-            recipe=known.recipe,
-            embedder=providers.embedder(known.recipe, self.name),
-            context_writer=providers.context_writer(known.recipe, self.name),
-            from_files=from_files,
-            progress=progress,
+    ) -> Enqueued:
+        if conn is None:
+            await self.create()
+        known = await self._load(conn)
+        transaction = partial(self.transaction, conn=conn)
+        return await enqueue(
+            transaction, self.name, known.collection_id, documents, from_files=from_files
         )
-        return await ingestion.run(documents)
+
+    async def retry(self, keys: Sequence[str] | None = None) -> int:
+        """How many documents that failed wait for a worker again; without keys, all of them.
+
+        Their last error stays until they succeed.
+        """
+        async with self.transaction() as conn:
+            return await requeue(conn, self.name, keys)
 
     async def document(self, key: str) -> Document:
         """The live document of this key, with its full text. Raises DocumentNotFound."""
@@ -163,6 +131,19 @@ class AsyncCollection:
                 conn, INGEST["delete_document"], {"collection": self.name, "key": key}
             )
         return bool(rows[0]["deleted"])
+
+    async def stale(self, *, unmodified_days: int | None = None) -> list[StaleDocument]:
+        """Documents whose `review_by` has passed, longest overdue first.
+
+        `unmodified_days` adds those that were last modified so many days ago or earlier.
+        """
+        async with self.transaction() as conn:
+            return await care.stale_documents(conn, self.name, unmodified_days=unmodified_days)
+
+    async def expire(self) -> tuple[str, ...]:
+        """Delete the documents whose `expires_at` has come; their keys."""
+        async with self.transaction() as conn:
+            return await care.delete_expired(conn, self.name)
 
     async def retrieve(
         self,
@@ -360,36 +341,3 @@ class AsyncCollection:
                 found = {hit.chunk_id: hit.expanded_from or hit.chunk_id for hit in answer.hits}
                 cited = [found[citation.chunk_id] for citation in answer.citations]
                 await retrieve.log_citations(conn, answer.hits.search_id, cited)
-
-    @asynccontextmanager
-    async def transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
-        """A psycopg connection in a transaction in which this collection's tenant is set."""
-        async with self._runtime.transaction(self.tenant, conn=conn) as inside:
-            yield inside
-
-    async def _load(self, conn: Connection | None = None) -> _Known:
-        if self._known is None:
-            async with self.transaction(conn=conn) as inside:
-                rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
-            if not rows:
-                raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
-            row = rows[0]
-            row["facets"] = tuple(row["facets"])
-            names = [each.name for each in fields(Recipe)]
-            self._known = _Known(
-                collection_id=row["collection_id"],
-                recipe=Recipe(**{name: row[name] for name in names}),
-            )
-        return self._known
-
-
-def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:
-    different = [
-        f"{each.name} {getattr(stored, each.name)!r} (wanted {getattr(wanted, each.name)!r})"
-        for each in fields(Recipe)
-        if getattr(stored, each.name) != getattr(wanted, each.name)
-    ]
-    return RecipeMismatch(
-        f"collection {name!r} was made with {', '.join(different)}; a changed recipe is a new"
-        " collection: make one, ingest into it and swap the alias"
-    )

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import SecretStr
 
-from ragpg.errors import ConfigurationError, RecipeMismatch
+from ragpg.context_batch import BatchContextWriter
+from ragpg.errors import ConfigurationError, InputError, RecipeMismatch
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.settings import Settings
 from ragpg.types import Recipe
@@ -115,6 +116,19 @@ class Providers:
                 lambda: _claude_writer(recipe, key, self._settings),
             )
         raise _unknown(collection, "context writer", recipe.context_provider)
+
+    def batch_context_writer(self, recipe: Recipe, collection: str) -> BatchContextWriter:
+        """The writer of contexts in batches. Raises InputError where the recipe's has none."""
+        if recipe.context_provider != "claude":
+            raise InputError(
+                f"the contexts of {collection!r} come from {recipe.context_provider!r}, which"
+                " writes no batches; only 'claude' does, leave the batch option out"
+            )
+        key = self._key(self._settings.anthropic_api_key, "ANTHROPIC_API_KEY", collection)
+        return self._once(
+            ("batch", recipe.context_model, recipe.context_prompt_version, recipe.glossary),
+            lambda: _claude_batch_writer(recipe, key, self._settings),
+        )
 
     def reranker(self) -> Reranker | None:
         """The reranker of this process: the caller's, by setting, by key, or the offline blend."""
@@ -239,6 +253,20 @@ def _claude_writer(recipe: Recipe, key: str, settings: Settings) -> ContextWrite
         glossary=recipe.glossary,
         base_url=settings.anthropic_base_url,
         **_common(settings),
+    )
+
+
+def _claude_batch_writer(recipe: Recipe, key: str, settings: Settings) -> BatchContextWriter:
+    from ragpg.providers.claude_batch import ClaudeBatchContextWriter
+
+    return ClaudeBatchContextWriter(
+        api_key=key,
+        model=recipe.context_model,
+        prompt_version=recipe.context_prompt_version,
+        glossary=recipe.glossary,
+        base_url=settings.anthropic_base_url,
+        timeout_s=settings.provider_timeout_s,
+        deadline_s=settings.provider_deadline_s,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ragpg.database import statements
@@ -26,13 +27,17 @@ async def contextualize(
 ) -> ContextReport:
     """Write the missing contexts of one document; no transaction is open while the writer works.
 
-    A chunk whose context failed stays without one and keeps the reason, never an empty text. Raises
-    ProviderError when no context can be written at all.
+    A chunk whose context failed stays without one and keeps the reason, never an empty text; one
+    that waits in a batch is left to it, since it is paid for there. Raises ProviderError when no
+    context can be written at all.
     """
-    missing = [chunk.chunk() for chunk in staged.chunks if chunk.context is None]
+    missing = [
+        chunk.chunk() for chunk in staged.chunks if chunk.context is None and not chunk.waiting
+    ]
     failed: dict[int, str] = {}
     usage: list[Usage] = []
     written = 0
+    free: list[WrittenContext] = []
     if missing:
         async for result in writer.write(staged.document, missing):
             usage += result.usage
@@ -40,17 +45,27 @@ async def contextualize(
                 failed[result.position] = result.error or "the context writer gave no reason"
             else:
                 written += 1
-            await _store(transaction, collection_id, staged, result)
+            if result.usage:
+                await _store(transaction, collection_id, staged, [result])
+            else:
+                free.append(result)
+        # What cost nothing costs nothing when a crash loses it, and one transaction is faster.
+        await _store(transaction, collection_id, staged, free)
     return ContextReport(written=written, failed=failed, usage=tuple(usage))
 
 
 async def _store(
-    transaction: Transaction, collection_id: int, staged: Staged, result: WrittenContext
+    transaction: Transaction,
+    collection_id: int,
+    staged: Staged,
+    results: Sequence[WrittenContext],
 ) -> None:
-    context = None if result.context is None else result.context.replace("\0", "")
-    async with transaction() as conn:
-        await conn.execute(
-            SET_CONTEXT,
+    if not results:
+        return
+    parameters = []
+    for result in results:
+        context = None if result.context is None else result.context.replace("\0", "")
+        parameters.append(
             {
                 "collection_id": collection_id,
                 "key": staged.document.key,
@@ -58,6 +73,10 @@ async def _store(
                 "position": result.position,
                 "context": context,
                 "context_error": result.error if context is None else None,
-            },
+            }
         )
-        await record_usage(conn, collection_id, result.usage)
+    async with transaction() as conn:
+        async with conn.cursor() as cursor:
+            await cursor.executemany(SET_CONTEXT, parameters)
+        for result in results:
+            await record_usage(conn, collection_id, result.usage)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Connection = psycopg.AsyncConnection[Any]
 
-SCHEMA_REVISION = "0007"
+SCHEMA_REVISION = "0009"
 
 # SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
 RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
@@ -41,6 +41,8 @@ RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
     "RG007": errors.ConflictError,
     "RG008": errors.ConflictError,
     "RG009": errors.InputError,
+    "RG010": errors.DocumentNotFound,
+    "RG011": errors.ConflictError,
 }
 PGVECTOR_FAULTS = (
     ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
@@ -83,12 +85,14 @@ class Database:
         pool_max_size: int = 10,
         statement_timeout_ms: int = 60_000,
         prepared_statements: bool = True,
+        actor: str | None = None,
     ) -> None:
         if (url is None) == (engine is None):
             raise errors.InputError("give either a database url or an engine, not both or neither")
         self._owns_engine = engine is None
         self._engine = engine or _own_engine(str(url), pool_max_size, prepared_statements)
         self._statement_timeout_ms = statement_timeout_ms
+        self._actor = actor
         self._checked = False
 
     async def aclose(self) -> None:
@@ -125,8 +129,9 @@ class Database:
         await conn.execute(
             "select set_config('statement_timeout', %s, true), set_config('jit', 'off', true),"
             " case when %s::text is null then set_config('ragpg.tenant_id', '', true)"
-            " else ragpg.use_tenant(%s)::text end",
-            [str(self._statement_timeout_ms), tenant, tenant],
+            " else ragpg.use_tenant(%s)::text end,"
+            " case when %s::text is not null then set_config('ragpg.actor', %s, true) end",
+            [str(self._statement_timeout_ms), tenant, tenant, self._actor, self._actor],
         )
 
 

@@ -143,8 +143,9 @@ class _Work:
 
     async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
         self.usage += embedded.usage
-        async with self._transaction() as conn:
-            await record_usage(conn, self._collection_id, embedded.usage)
+        if embedded.usage:
+            async with self._transaction() as conn:
+                await record_usage(conn, self._collection_id, embedded.usage)
         matrix = checked_vectors(
             embedded.vectors,
             count=len(items),

@@ -9,13 +9,13 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio.to_thread
 from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
-from ragpg.errors import DocumentError
+from ragpg.errors import ConflictError, DocumentError
 from ragpg.split import split, split_semantic
 from ragpg.staging import Staged, StagedChunk
 from ragpg.types import Document, Recipe, Span
@@ -26,13 +26,41 @@ Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What publishing did; `kept_chunks` were unchanged and kept their number."""
+class ContextsKept:
+    """Whether live contexts may be kept; if not, those of a try of the same text `since` then."""
 
-    document_id: int
-    revision: int
-    chunks: int
-    kept_chunks: int
+    reuse: bool = True
+    since: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitDocument:
+    """A document with its spans; `claim` is the one under which it was taken from staging.
+
+    `batched` leaves missing contexts to batches; `kept` says which contexts it may take over.
+    """
+
+    document: Document
+    spans: Sequence[Span]
+    claim: uuid.UUID | None = None
+    batched: bool = False
+    kept: ContextsKept = ContextsKept()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What publishing did; `kept_chunks` were unchanged and kept their number.
+
+    `state` is published, superseded (claimed by a newer ingest) or incomplete (a chunk has no
+    vector); the last two changed nothing, and their other fields are None.
+    """
+
+    key: str
+    state: Literal["published", "superseded", "incomplete"]
+    document_id: int | None
+    revision: int | None
+    chunks: int | None
+    kept_chunks: int | None
 
 
 def content_hash(document: Document) -> bytes:
@@ -107,50 +135,162 @@ async def split_document(document: Document, recipe: Recipe, *, embed: Embed) ->
     return spans
 
 
-async def stage(
-    conn: Connection, collection_id: int, document: Document, spans: Sequence[Span]
-) -> Staged:
-    """Write a document and its chunks to the staging tables and claim it.
+async def contexts_kept(
+    conn: Connection,
+    collection_id: int,
+    document: Document,
+    recipe: Recipe,
+    *,
+    recontextualize: bool,
+) -> ContextsKept:
+    """Which contexts this version may take over, by its recipe or because the caller says so."""
+    named = {"collection_id": collection_id, "key": document.key, "text": document.text}
+    if recipe.context_provider == "none":
+        return ContextsKept()
+    if not recontextualize:
+        if recipe.context_reuse == "chunk":
+            return ContextsKept()
+        rows = await fetch_rows(conn, STATEMENTS["text_is_live"], named)
+        if rows[0]["same"]:
+            return ContextsKept()
+    rows = await fetch_rows(conn, STATEMENTS["staged_since"], named)
+    return ContextsKept(reuse=False, since=rows[0]["created_at"] if rows else None)
 
-    Chunks whose text is live already, or was worked on in an earlier try, take over context and
-    vector from there.
+
+async def stage(
+    conn: Connection,
+    collection_id: int,
+    document: Document,
+    spans: Sequence[Span],
+    *,
+    claim: uuid.UUID | None = None,
+    batched: bool = False,
+) -> Staged:
+    """`stage_documents` for one; raises ConflictError when the claim no longer holds."""
+    cut = SplitDocument(document=document, spans=spans, claim=claim, batched=batched)
+    staged = await stage_documents(conn, collection_id, [cut])
+    if not staged:
+        raise superseded(document.key)
+    return staged[0]
+
+
+async def stage_documents(
+    conn: Connection, collection_id: int, documents: Sequence[SplitDocument]
+) -> list[Staged]:
+    """Write documents and their chunks to the staging tables and claim them; in the given order.
+
+    A document with a claim is there, taken under this claim: only its chunks are written, and it is
+    left out of the result where the claim no longer holds. Chunks whose text is live already, or
+    was worked on in an earlier try, take over context and vector from there, as `kept` allows.
     """
-    claim = uuid.uuid4()
-    parameters = {"collection_id": collection_id, "key": document.key}
-    await conn.execute(
-        STATEMENTS["stage_document"], parameters | {"claim": claim} | _columns(document)
-    )
+    collection = {"collection_id": collection_id}
+    claims = {one.document.key: one.claim or uuid.uuid4() for one in documents}
+    fresh = [one for one in documents if one.claim is None]
+    if fresh:
+        async with conn.cursor() as cursor:
+            # In the order of their keys, so that two ingests never wait in a circle.
+            await cursor.executemany(
+                STATEMENTS["stage_document"],
+                [
+                    collection
+                    | {"key": one.document.key, "claim": claims[one.document.key]}
+                    | {"batched": one.batched}
+                    | columns(one.document)
+                    for one in sorted(fresh, key=lambda one: one.document.key)
+                ],
+            )
+    taken = {one.document.key: one.claim for one in documents if one.claim is not None}
+    held = {one.document.key for one in fresh}
+    if taken:
+        rows = await fetch_rows(
+            conn,
+            STATEMENTS["hold_claims"],
+            collection | {"keys": list(taken), "claims": list(taken.values())},
+        )
+        held |= {row["key"] for row in rows}
+    documents = [one for one in documents if one.document.key in held]
+    parameters: dict[str, Any] = collection | {"keys": [one.document.key for one in documents]}
     await conn.execute(STATEMENTS["set_aside_staged_chunks"], parameters)
+    chunks = [row for one in documents for row in rows_of(one)]
     await conn.execute(
-        STATEMENTS["stage_chunks"], parameters | {"chunks": Jsonb(_rows(document, spans))}
+        STATEMENTS["stage_chunks"], parameters | {"chunks": Jsonb(chunks, dumps=_dumps)}
     )
     await conn.execute(STATEMENTS["drop_set_aside"], parameters)
-    return await reload(conn, collection_id, Staged(document=document, claim=claim, chunks=()))
+    staged = [
+        Staged(document=one.document, claim=claims[one.document.key], chunks=())
+        for one in documents
+    ]
+    return await reload(conn, collection_id, staged)
 
 
-async def reload(conn: Connection, collection_id: int, staged: Staged) -> Staged:
-    """The same document with its chunks as they are in the database now."""
-    chunks = await fetch_all(
+async def live_keys(conn: Connection, collection_id: int, keys: Sequence[str]) -> set[str]:
+    """Those of the keys that a live document has."""
+    rows = await fetch_rows(
+        conn, STATEMENTS["known_versions"], {"collection_id": collection_id, "keys": list(keys)}
+    )
+    return {row["key"] for row in rows}
+
+
+async def batched_keys(conn: Connection, collection_id: int) -> dict[str, bool]:
+    """The documents that batches were asked for, and whether no context is awaited any more."""
+    rows = await fetch_rows(conn, STATEMENTS["batched_keys"], {"collection_id": collection_id})
+    return {row["key"]: row["ready"] for row in rows}
+
+
+async def claim_batched(conn: Connection, collection_id: int, key: str) -> Staged | None:
+    """A document that batches were asked for, claimed anew; None when another has taken it."""
+    claim = uuid.uuid4()
+    rows = await fetch_rows(
+        conn,
+        STATEMENTS["claim_batched"],
+        {"collection_id": collection_id, "key": key, "claim": claim},
+    )
+    if not rows:
+        return None
+    row = rows[0]
+    row["tags"], row["page_starts"] = tuple(row["tags"]), tuple(row["page_starts"])
+    document = Document(**row)
+    staged = Staged(document=document, claim=claim, chunks=())
+    return (await reload(conn, collection_id, [staged]))[0]
+
+
+async def reload(conn: Connection, collection_id: int, staged: Sequence[Staged]) -> list[Staged]:
+    """The same documents with their chunks as they are in the database now."""
+    rows = await fetch_rows(
         conn,
         STATEMENTS["staged_chunks"],
-        {"collection_id": collection_id, "key": staged.document.key},
-        row_type=StagedChunk,
+        {"collection_id": collection_id, "keys": [one.document.key for one in staged]},
     )
-    return replace(staged, chunks=tuple(chunks))
+    chunks: dict[str, list[StagedChunk]] = {one.document.key: [] for one in staged}
+    for row in rows:
+        chunks[row.pop("document_key")].append(StagedChunk(**row))
+    return [replace(one, chunks=tuple(chunks[one.document.key])) for one in staged]
 
 
-async def publish(conn: Connection, collection: str, staged: Staged) -> Published:
-    """Make a staged document live, whole, in this transaction.
+async def publish_documents(
+    conn: Connection, collection: str, staged: Sequence[Staged]
+) -> list[Published]:
+    """Make staged documents live, each whole, in this transaction; in the given order.
 
-    Raises ConflictError when a newer ingest has claimed the document or a vector is missing.
+    One that cannot be published holds up no other: its `state` says why.
     """
-    rows = await fetch_all(
+    return await fetch_all(
         conn,
-        STATEMENTS["publish"],
-        {"collection": collection, "key": staged.document.key, "claim": staged.claim},
+        STATEMENTS["publish_documents"],
+        {
+            "collection": collection,
+            "keys": [one.document.key for one in staged],
+            "claims": [one.claim for one in staged],
+        },
         row_type=Published,
     )
-    return rows[0]
+
+
+def superseded(key: str) -> ConflictError:
+    """The error of a document that another ingest has claimed since."""
+    return ConflictError(
+        f"document {key!r} was claimed by a newer ingest; nothing to do: that one publishes it"
+    )
 
 
 async def stage_failure(
@@ -175,7 +315,8 @@ async def stage_failure(
     )
 
 
-def _columns(document: Document) -> dict[str, Any]:
+def columns(document: Document) -> dict[str, Any]:
+    """What a staged document's row holds of a document, by column."""
     return {
         "text": document.text,
         "content_hash": content_hash(document),
@@ -192,9 +333,13 @@ def _columns(document: Document) -> dict[str, Any]:
     }
 
 
-def _rows(document: Document, spans: Sequence[Span]) -> list[dict[str, Any]]:
+def rows_of(one: SplitDocument) -> list[dict[str, Any]]:
+    """The passages as the statements that hash them read them, in order."""
+    document = one.document
+    since = None if one.kept.since is None else one.kept.since.isoformat()
     return [
         {
+            "key": document.key,
             "position": position,
             "start": span.start,
             "stop": span.stop,
@@ -202,13 +347,15 @@ def _rows(document: Document, spans: Sequence[Span]) -> list[dict[str, Any]]:
             "section_path": list(span.section_path),
             "table_header": span.table_header,
             "text": document.text[span.start : span.stop],
+            "reuse": one.kept.reuse,
+            "since": since,
         }
-        for position, span in enumerate(spans)
+        for position, span in enumerate(one.spans)
     ]
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(value, default=_json)
+    return json.dumps(value, default=_json, ensure_ascii=False)
 
 
 def _json(value: Any) -> str:

@@ -6,73 +6,56 @@ No transaction is open while a provider works, so a crash loses at most the call
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
 import anyio
 import anyio.to_thread
 
 from ragpg import parse
 from ragpg.contextualize import contextualize
-from ragpg.errors import ConflictError, DocumentError, InputError, ProviderError, RagpgError
+from ragpg.database import Connection
+from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
 from ragpg.fanout import fan_out
 from ragpg.index import index
-from ragpg.ingest import changed, publish, reload, split_document, stage, stage_failure
+from ragpg.ingest import (
+    ContextsKept,
+    Published,
+    SplitDocument,
+    batched_keys,
+    changed,
+    claim_batched,
+    contexts_kept,
+    live_keys,
+    publish_documents,
+    reload,
+    split_document,
+    stage_documents,
+    stage_failure,
+    superseded,
+)
+from ragpg.ingest_tally import IngestProgress, Outcome, Tally
 from ragpg.protocols import ContextWriter, Embedder
-from ragpg.staging import Staged, Transaction
+from ragpg.staging import Staged, StagedChunk, Transaction
 from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Span, Usage
 
 # A group shares embedding batches. Its size bounds memory; the text of a group is held at once.
 GROUP_DOCUMENTS = 64
 GROUP_CHARACTERS = 4_000_000
 DOCUMENTS_AT_ONCE = 4
-
-Outcome = Literal["created", "updated", "unchanged", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestProgress:
-    """One document is done: its outcome, and counts so far."""
-
-    key: str
-    outcome: Outcome
-    documents: int
-    chunks: int
-
-
-@dataclass(slots=True)
-class _Tally:
-    created: list[str] = field(default_factory=list)
-    updated: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    failed: list[DocumentFailure] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    chunks: int = 0
-    kept_chunks: int = 0
-    contexts_failed: int = 0
-    nul_characters: int = 0
-    timings: dict[str, float] = field(default_factory=dict)
-    usage: list[Usage] = field(default_factory=list)
-
-    def add_time(self, stage_name: str, started: float) -> None:
-        elapsed = time.perf_counter() - started
-        self.timings[stage_name] = self.timings.get(stage_name, 0.0) + elapsed
-
-    def report(self) -> IngestReport:
-        return IngestReport(
-            created=tuple(self.created),
-            updated=tuple(self.updated),
-            unchanged=tuple(self.unchanged),
-            failed=tuple(self.failed),
-            chunks=self.chunks,
-            reused_chunks=self.kept_chunks,
-            contexts_failed=self.contexts_failed,
-            nul_characters_removed=self.nul_characters,
-            timings_s=dict(self.timings),
-            usage=tuple(self.usage),
-        )
+# Documents go live in transactions of so many chunks: one document each would spend a third of the
+# time on commits, and a long transaction holds its locks for long.
+PUBLISH_CHUNKS = 250
+PUBLISHES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +63,9 @@ class Ingestion:
     """One ingest into one collection.
 
     `given_spans`, by document key, stand in for the recipe's splitter where passages are given.
+    `claims`, by document key, are those under which documents were taken from staging.
+    `recontextualize` writes new contexts for all chunks of changed documents. With `batched`,
+    documents that lack contexts are staged and left to batches, see `ragpg.batch_ingestion`.
     """
 
     transaction: Transaction
@@ -90,8 +76,14 @@ class Ingestion:
     context_writer: ContextWriter | None
     from_files: bool
     given_spans: Mapping[str, Sequence[Span]] | None = None
+    claims: Mapping[str, uuid.UUID] = field(default_factory=dict)
     progress: Callable[[IngestProgress], None] | None = None
-    _tally: _Tally = field(default_factory=_Tally)
+    recontextualize: bool = False
+    batched: bool = False
+    _tally: Tally = field(default_factory=Tally)
+    _publishing: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(PUBLISHES_AT_ONCE)
+    )
 
     async def run(self, documents: AsyncIterator[Document | DocumentFailure]) -> IngestReport:
         """Ingest everything; a document that fails is reported and the others go on.
@@ -129,7 +121,7 @@ class Ingestion:
                 remember=False,
             )
             return None
-        self._tally.seen.add(document.key)
+        self._tally.seen[document.key] = len(self._tally.seen)
         try:
             cleaned, removed = parse.clean(document)
         except RagpgError as exc:
@@ -149,31 +141,106 @@ class Ingestion:
             if document.key not in changed_keys:
                 self._tally.unchanged.append(document.key)
                 self._tell(document.key, "unchanged")
-        staged = [one for document in different if (one := await self._stage(document)) is not None]
+        staged = await self._stage(different)
         self._tally.add_time("ingest", started)
+        if not self.batched:
+            started = time.perf_counter()
+            staged = await self._contextualize(staged)
+            self._tally.add_time("contextualize", started)
+        await self._make_live(staged, live)
+
+    async def _make_live(self, documents: Sequence[Staged], live: Container[str]) -> None:
+        """Embed and publish the documents that await no context; `live` are the keys known."""
+        settled = [one for one in documents if await self._settled(one)]
         started = time.perf_counter()
-        staged = await self._contextualize(staged)
-        self._tally.add_time("contextualize", started)
-        started = time.perf_counter()
-        ready = await self._index(staged)
+        ready = await self._index(settled)
         self._tally.add_time("index", started)
         started = time.perf_counter()
-        for one in ready:
-            await self._publish(one, is_new=one.document.key not in live)
+        await fan_out(
+            [partial(self._publish, batch, live) for batch in _publish_batches(ready)],
+            self._publishing,
+        )
         self._tally.add_time("publish", started)
 
-    async def _stage(self, document: Document) -> Staged | None:
+    async def _settled(self, staged: Staged) -> bool:
+        """Whether a document may go live: no batch writes a context of it, and no gap holds it."""
+        if self.context_writer is None:
+            return True
+        gaps = [chunk for chunk in staged.chunks if chunk.context is None]
+        if any(chunk.waiting or (self.batched and chunk.context_error is None) for chunk in gaps):
+            self._tally.waiting.append(staged.document.key)
+            return False
+        if gaps and self.recipe.failed_contexts == "hold":
+            await self._fail(_held_back(staged, gaps), claim=staged.claim)
+            return False
+        self._tally.contexts_failed += len(gaps)
+        return True
+
+    async def publish_batched(self) -> None:
+        """Make those documents live of which all contexts have come, from any process's batches."""
+        async with self.transaction() as conn:
+            keys = await batched_keys(conn, self.collection_id)
+        ready = [key for key, is_ready in keys.items() if is_ready]
+        for start in range(0, len(ready), GROUP_DOCUMENTS):
+            group = []
+            async with self.transaction() as conn:
+                live = await live_keys(
+                    conn, self.collection_id, ready[start : start + GROUP_DOCUMENTS]
+                )
+                for key in ready[start : start + GROUP_DOCUMENTS]:
+                    staged = await claim_batched(conn, self.collection_id, key)
+                    if staged is not None:
+                        group.append(staged)
+            await self._make_live(group, live)
+        async with self.transaction() as conn:
+            self._tally.waiting[:] = await batched_keys(conn, self.collection_id)
+
+    def collected(self, usage: Sequence[Usage], *, waiting_contexts: int) -> None:
+        """Count what batches cost, and tell how many contexts they still write."""
+        self._tally.usage += usage
+        self._tell("", "waiting", waiting_contexts=waiting_contexts)
+
+    def report(self) -> IngestReport:
+        """What has been done so far."""
+        return self._tally.report()
+
+    async def _stage(self, documents: Sequence[Document]) -> list[Staged]:
+        cut = [one for document in documents if (one := await self._split(document)) is not None]
+        if not cut:
+            return []
+        async with self.transaction() as conn:
+            cut = [replace(one, kept=await self._kept(conn, one.document)) for one in cut]
+            staged = await stage_documents(conn, self.collection_id, cut)
+        held = {one.document.key for one in staged}
+        for one in cut:
+            if one.document.key not in held:
+                error = _failure(one.document.key, superseded(one.document.key))
+                await self._fail(error, claim=one.claim)
+        for each in staged:
+            self._tally.reused(each)
+        return staged
+
+    async def _kept(self, conn: Connection, document: Document) -> ContextsKept:
+        return await contexts_kept(
+            conn,
+            self.collection_id,
+            document,
+            self.recipe,
+            recontextualize=self.recontextualize,
+        )
+
+    async def _split(self, document: Document) -> SplitDocument | None:
+        claim = self.claims.get(document.key)
         try:
             spans = (
                 await split_document(document, self.recipe, embed=self._embed_sentences)
                 if self.given_spans is None
                 else self.given_spans[document.key]
             )
-            async with self.transaction() as conn:
-                return await stage(conn, self.collection_id, document, spans)
         except DocumentError as exc:
-            await self._fail(_failure(document.key, exc), claim=None)
+            await self._fail(_failure(document.key, exc), claim=claim)
             return None
+        return SplitDocument(document=document, spans=spans, claim=claim, batched=self.batched)
 
     async def _embed_sentences(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         embedded = await self.embedder.embed(texts, purpose="document")
@@ -182,20 +249,20 @@ class Ingestion:
 
     async def _contextualize(self, documents: Sequence[Staged]) -> list[Staged]:
         writer = self.context_writer
-        if writer is None:
+        if writer is None or not documents:
             return list(documents)
 
-        async def write(staged: Staged) -> Staged:
+        async def write(staged: Staged) -> None:
             report = await contextualize(self.transaction, self.collection_id, staged, writer)
-            self._tally.contexts_failed += len(report.failed)
             self._tally.usage += report.usage
-            async with self.transaction() as conn:
-                return await reload(conn, self.collection_id, staged)
+            self._tell(staged.document.key, "contextualized")
 
-        return await fan_out(
+        await fan_out(
             [partial(write, staged) for staged in documents],
             anyio.CapacityLimiter(DOCUMENTS_AT_ONCE),
         )
+        async with self.transaction() as conn:
+            return await reload(conn, self.collection_id, documents)
 
     async def _index(self, documents: Sequence[Staged]) -> list[Staged]:
         report = await index(self.transaction, self.collection_id, documents, self.embedder)
@@ -206,24 +273,24 @@ class Ingestion:
             if error is None:
                 ready.append(staged)
             else:
-                await self._fail(_failure(staged.document.key, error), claim=staged)
+                await self._fail(_failure(staged.document.key, error), claim=staged.claim)
         return ready
 
-    async def _publish(self, staged: Staged, *, is_new: bool) -> None:
-        key = staged.document.key
-        try:
-            async with self.transaction() as conn:
-                published = await publish(conn, self.collection, staged)
-        except ConflictError as exc:
-            await self._fail(_failure(key, exc), claim=staged)
-            return
-        (self._tally.created if is_new else self._tally.updated).append(key)
-        self._tally.chunks += published.chunks
-        self._tally.kept_chunks += published.kept_chunks
-        self._tell(key, "created" if is_new else "updated")
+    async def _publish(self, batch: Sequence[Staged], live: Container[str]) -> None:
+        async with self.transaction() as conn:
+            published = await publish_documents(conn, self.collection, batch)
+        for staged, done in zip(batch, published, strict=True):
+            if done.state != "published":
+                await self._fail(_failure(done.key, _conflict(done)), claim=staged.claim)
+                continue
+            is_new = done.key not in live
+            (self._tally.created if is_new else self._tally.updated).append(done.key)
+            self._tally.chunks += done.chunks or 0
+            self._tally.kept_chunks += done.kept_chunks or 0
+            self._tell(done.key, "created" if is_new else "updated")
 
     async def _fail(
-        self, failure: DocumentFailure, *, claim: Staged | None, remember: bool = True
+        self, failure: DocumentFailure, *, claim: uuid.UUID | None, remember: bool = True
     ) -> None:
         self._tally.failed.append(failure)
         if remember:
@@ -234,19 +301,49 @@ class Ingestion:
                     failure.key,
                     status="no_text" if failure.reason == "no_text" else "failed",
                     message=failure.message,
-                    claim=None if claim is None else claim.claim,
+                    claim=claim,
                 )
         self._tell(failure.key, "failed")
 
-    def _tell(self, key: str, outcome: Outcome) -> None:
+    def _tell(self, key: str, outcome: Outcome, *, waiting_contexts: int = 0) -> None:
         if self.progress is not None:
             tally = self._tally
             documents = sum(
                 len(keys) for keys in (tally.created, tally.updated, tally.unchanged, tally.failed)
             )
             self.progress(
-                IngestProgress(key=key, outcome=outcome, documents=documents, chunks=tally.chunks)
+                IngestProgress(
+                    key=key,
+                    outcome=outcome,
+                    documents=documents,
+                    chunks=tally.chunks,
+                    cost_usd=tally.cost(),
+                    waiting_contexts=waiting_contexts,
+                )
             )
+
+
+def _publish_batches(staged: Sequence[Staged]) -> Iterator[list[Staged]]:
+    """The documents in order, in runs of about PUBLISH_CHUNKS chunks."""
+    batch: list[Staged] = []
+    chunks = 0
+    for one in staged:
+        if batch and chunks + len(one.chunks) > PUBLISH_CHUNKS:
+            yield batch
+            batch, chunks = [], 0
+        batch.append(one)
+        chunks += len(one.chunks)
+    if batch:
+        yield batch
+
+
+def _conflict(done: Published) -> ConflictError:
+    if done.state == "superseded":
+        return superseded(done.key)
+    return ConflictError(
+        f"document {done.key!r} is not complete: a chunk has no embedding, or there is none;"
+        " ingest it again, finished chunks are kept"
+    )
 
 
 def _failure(key: str, exc: RagpgError) -> DocumentFailure:
@@ -262,26 +359,14 @@ def _failure(key: str, exc: RagpgError) -> DocumentFailure:
     return DocumentFailure(key=key, reason=reason, message=str(exc), retryable=exc.retryable)
 
 
-async def given(documents: Iterable[Document]) -> AsyncIterator[Document]:
-    """These documents, one after the other. Raises InputError for anything else."""
-    for document in documents:
-        if not isinstance(document, Document):
-            raise InputError(f"{type(document).__name__} is no ragpg.Document; build one")
-        yield document
-
-
-async def parsed(
-    files: Sequence[parse.SourceFile],
-) -> AsyncIterator[Document | DocumentFailure]:
-    """The document of each file, read in a thread, or why there is none."""
-    for file in files:
-        try:
-            yield await anyio.to_thread.run_sync(_parse, file)
-        except DocumentError as exc:
-            yield DocumentFailure(key=file.key, reason=exc.reason, message=str(exc))
-        except RagpgError as exc:
-            yield DocumentFailure(key=file.key, reason="input", message=str(exc))
-
-
-def _parse(file: parse.SourceFile) -> Document:
-    return parse.parse_file(file.path, key=file.key)
+def _held_back(staged: Staged, gaps: Sequence[StagedChunk]) -> DocumentFailure:
+    first = gaps[0]
+    key = staged.document.key
+    return DocumentFailure(
+        key=key,
+        reason="context",
+        message=f"document {key!r} is held back: {len(gaps)} of its {len(staged.chunks)} contexts"
+        f" failed, the first of chunk {first.position} ({first.context_error}); ingest it again to"
+        " retry those",
+        retryable=True,
+    )

@@ -153,6 +153,7 @@ def _hit(row: Mapping[str, Any]) -> Hit:
     fields["section_path"] = tuple(fields["section_path"])
     fields["tags"] = tuple(fields["tags"])
     fields["duplicates"] = tuple(fields["duplicates"])
+    fields["page_breaks"] = tuple(fields["page_breaks"])
     return Hit(**fields)
 
 

@@ -44,7 +44,11 @@ class Runtime:
     async def _connect(self) -> Database:
         settings = self.settings
         if self._engine is not None:
-            return Database(engine=self._engine, statement_timeout_ms=settings.statement_timeout_ms)
+            return Database(
+                engine=self._engine,
+                statement_timeout_ms=settings.statement_timeout_ms,
+                actor=settings.actor,
+            )
         if settings.database_url is None:
             embedded = await anyio.to_thread.run_sync(start_embedded, settings.home)
             self._embedded = embedded
@@ -54,6 +58,7 @@ class Runtime:
             pool_max_size=settings.pool_max_size,
             statement_timeout_ms=settings.statement_timeout_ms,
             prepared_statements=settings.prepared_statements,
+            actor=settings.actor,
         )
 
     @property

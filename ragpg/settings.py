@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     prepared_statements: bool = Field(
         default=True, description="Turn off behind a transaction pooler that does not know them."
     )
+    actor: str | None = Field(
+        None, description="On whose behalf documents change; kept in ragpg.document_history."
+    )
     log_searches: bool = Field(default=True, description="Log each search and its candidates.")
 
     voyage_api_key: SecretStr | None = Field(
@@ -72,6 +75,7 @@ class Settings(BaseSettings):
     provider_timeout_s: float = Field(60.0, gt=0, description="One attempt of one vendor call.")
     provider_deadline_s: float = Field(300.0, gt=0, description="All attempts of one vendor call.")
     rerank_timeout_s: float = Field(5.0, gt=0, description="Then the fused order is used, visibly.")
+    batch_poll_s: float = Field(60.0, gt=0, description="Between two looks at open batches.")
     provider_concurrency: int = Field(8, ge=1, description="Vendor calls in flight per stage.")
 
     @classmethod

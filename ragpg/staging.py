@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -17,7 +18,10 @@ Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedChunk:
-    """A chunk of a version that is not live; `live` when it will keep a live chunk's number."""
+    """A chunk of a version that is not live; `live` when it will keep a live chunk's number.
+
+    `waiting` when its context is missing and a batch at the vendor is asked for it.
+    """
 
     position: int
     start: int
@@ -28,6 +32,9 @@ class StagedChunk:
     context: str | None
     embedded: bool
     live: bool
+    contextualized_at: dt.datetime | None
+    context_error: str | None
+    waiting: bool
 
     def chunk(self) -> Chunk:
         """The same as the public value."""

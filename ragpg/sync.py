@@ -14,12 +14,15 @@ from typing import Any, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ragpg.care import StaleDocument
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
+from ragpg.corpus_sync import SyncReport
 from ragpg.errors import InputError
 from ragpg.evaluate import Measures
 from ragpg.filters import Filter
-from ragpg.ingestion import IngestProgress
+from ragpg.ingest_tally import IngestProgress
+from ragpg.plan import Plan
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.retrieve import Weights
 from ragpg.settings import Settings
@@ -27,6 +30,7 @@ from ragpg.types import (
     Answer,
     AnswerDelta,
     Document,
+    Enqueued,
     Expansion,
     Hits,
     IngestReport,
@@ -95,6 +99,10 @@ class Client:
         """Blocking twin."""
         return self.portal.call(lambda: self._inner.collections(tenant=tenant))
 
+    def status(self, *, tenant: str) -> list[dict[str, Any]]:
+        """Blocking twin."""
+        return self.portal.call(lambda: self._inner.status(tenant=tenant))
+
     @property
     def settings(self) -> Settings:
         """The settings of this client."""
@@ -146,19 +154,112 @@ class Collection:
         self,
         documents: Iterable[Document],
         *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        wait: bool = True,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(lambda: self._inner.ingest(documents, progress=progress))
+        return self._portal.call(
+            lambda: self._inner.ingest(
+                documents,
+                recontextualize=recontextualize,
+                batch=batch,
+                wait=wait,
+                progress=progress,
+            )
+        )
 
     def ingest_files(
         self,
         paths: Sequence[Path],
         *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        wait: bool = True,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(lambda: self._inner.ingest_files(paths, progress=progress))
+        return self._portal.call(
+            lambda: self._inner.ingest_files(
+                paths, recontextualize=recontextualize, batch=batch, wait=wait, progress=progress
+            )
+        )
+
+    def plan(
+        self,
+        folder: Path,
+        *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Plan:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(
+            lambda: self._inner.plan(
+                folder, recontextualize=recontextualize, batch=batch, progress=progress
+            )
+        )
+
+    def plan_files(
+        self,
+        paths: Sequence[Path],
+        *,
+        recontextualize: bool = False,
+        batch: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Plan:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(
+            lambda: self._inner.plan_files(
+                paths, recontextualize=recontextualize, batch=batch, progress=progress
+            )
+        )
+
+    def sync(
+        self,
+        folder: Path,
+        *,
+        plan: Plan | None = None,
+        allow_removals: bool = False,
+        recontextualize: bool = False,
+        batch: bool = False,
+        wait: bool = True,
+        progress: Callable[[IngestProgress], None] | None = None,
+    ) -> SyncReport:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(
+            lambda: self._inner.sync(
+                folder,
+                plan=plan,
+                allow_removals=allow_removals,
+                recontextualize=recontextualize,
+                batch=batch,
+                wait=wait,
+                progress=progress,
+            )
+        )
+
+    def resume(
+        self,
+        *,
+        wait: bool = True,
+        progress: Callable[[IngestProgress], None] | None = None,
+    ) -> IngestReport:
+        """Blocking twin; `progress` is called in the client's thread."""
+        return self._portal.call(lambda: self._inner.resume(wait=wait, progress=progress))
+
+    def enqueue(self, documents: Iterable[Document]) -> Enqueued:
+        """Blocking twin."""
+        return self._portal.call(self._inner.enqueue, documents)
+
+    def enqueue_files(self, paths: Sequence[Path]) -> Enqueued:
+        """Blocking twin."""
+        return self._portal.call(self._inner.enqueue_files, paths)
+
+    def retry(self, keys: Sequence[str] | None = None) -> int:
+        """Blocking twin."""
+        return self._portal.call(self._inner.retry, keys)
 
     def document(self, key: str) -> Document:
         """Blocking twin."""
@@ -167,6 +268,14 @@ class Collection:
     def delete(self, key: str) -> bool:
         """Blocking twin."""
         return self._portal.call(self._inner.delete, key)
+
+    def stale(self, *, unmodified_days: int | None = None) -> list[StaleDocument]:
+        """Blocking twin."""
+        return self._portal.call(lambda: self._inner.stale(unmodified_days=unmodified_days))
+
+    def expire(self) -> tuple[str, ...]:
+        """Blocking twin."""
+        return self._portal.call(self._inner.expire)
 
     def retrieve(
         self,

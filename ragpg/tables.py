@@ -48,6 +48,8 @@ collection = Table(
     Column("language", Text, nullable=False),
     Column("facets", ARRAY(Text), nullable=False),
     Column("created_at", _MOMENT, nullable=False),
+    Column("context_reuse", Text, nullable=False),
+    Column("failed_contexts", Text, nullable=False),
 )
 
 document = Table(

@@ -17,6 +17,7 @@ from rich.progress import (
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 
@@ -29,15 +30,18 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def progress_bar() -> Progress:
-    """A progress display on standard error, which leaves standard output to the result."""
+    """A progress display on standard error, where that is a terminal; a pipe gets none."""
+    out = console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console(stderr=True),
+        TimeRemainingColumn(),
+        console=out,
         transient=True,
+        disable=not out.is_terminal,
     )
 
 
@@ -147,6 +151,14 @@ def print_report(report: IngestReport) -> None:
     )
     for failure in report.failed:
         out.print(f"[red]failed:[/red] {escape(failure.message)} [dim]({failure.reason})[/dim]")
+    if report.waiting:
+        out.print(
+            f"{len(report.waiting)} documents wait for their contexts in a batch; `ragpg ingest"
+            " --resume` publishes them when they are there"
+        )
+    if report.oldest_reused_context is not None:
+        age = dt.datetime.now(dt.UTC) - report.oldest_reused_context
+        out.print(f"the oldest context that was kept is {age.days} days old")
     if report.contexts_failed:
         out.print(
             f"[yellow]{report.contexts_failed} chunks have no context;[/yellow] the reasons are in"

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from ragpg.types import Chunk, Document, Hits, Purpose
 
+# A text without a full stop is one sentence, however long.
+MAX_CONTEXT = 200
 NO_ANSWER = "The documents do not answer this."
 
 _WORD = re.compile(r"\w+")
@@ -83,7 +85,7 @@ class FirstSentenceContextWriter:
     ) -> AsyncIterator[WrittenContext]:
         """One WrittenContext per chunk, in order; none fails."""
         sentence = _SENTENCE.search(document.text)
-        context = sentence[0] if sentence else document.key
+        context = sentence[0][:MAX_CONTEXT] if sentence else document.key
         for chunk in chunks:
             await anyio.lowlevel.checkpoint()
             yield WrittenContext(
@@ -152,7 +154,7 @@ def _quoting_block(hits: Hits) -> AnswerBlock:
             document_key=hit.document_key,
             document_title=hit.document_title,
             section_path=hit.section_path,
-            page=hit.page,
+            page=hit.page_at(hit.start + sentence.start()),
             chunk_id=hit.chunk_id,
             start=hit.start + sentence.start(),
             stop=hit.start + sentence.end(),

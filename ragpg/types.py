@@ -6,6 +6,7 @@ start at 0, money is US dollars, durations are seconds.
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,6 +85,10 @@ class Recipe:
     Sizes are tokens as `ragpg.tokens.count_tokens` counts them. `overlap_tokens` applies to text
     that has no structure. `facets` name metadata keys of few values,
     which filter inside the BM25 scan.
+
+    `context_reuse`: an edited document keeps the contexts of the chunks whose text is the same
+    (`chunk`), or is contextualized anew as a whole (`document`). `failed_contexts`: a document of
+    which a context failed is published with a visible gap (`publish`) or held back (`hold`).
     """
 
     embedding_provider: str = "local"
@@ -99,6 +104,8 @@ class Recipe:
     overlap_tokens: int = 50
     language: str = "english"
     facets: tuple[str, ...] = ()
+    context_reuse: Literal["chunk", "document"] = "chunk"
+    failed_contexts: Literal["publish", "hold"] = "publish"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +154,8 @@ class Hit:
     left out for this one, best first.
     A hit with `expanded_from` was not found: it stands around the hit of that chunk id, has that
     one's rank, a `fused_score` of 0 and no other score.
+    `page` is the page on which the chunk starts, `page_breaks` the offsets in the document at which
+    further pages begin within it.
     """
 
     rank: int
@@ -173,6 +182,11 @@ class Hit:
     rerank_score: float | None = None
     duplicates: tuple[int, ...] = ()
     expanded_from: int | None = None
+    page_breaks: tuple[int, ...] = ()
+
+    def page_at(self, offset: int) -> int | None:
+        """The page, from 1, of the character at `offset` of the document; None without pages."""
+        return None if self.page is None else self.page + bisect.bisect(self.page_breaks, offset)
 
     @property
     def contextualized(self) -> str:
@@ -291,18 +305,33 @@ class DocumentFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """What an ingest did, by document key. Chunks are counted for created and updated documents."""
+    """What an ingest did, by document key. Chunks are counted for created and updated documents.
+
+    `waiting` are not live yet: a batch writes their contexts. `oldest_reused_context` is when the
+    oldest context was written that an updated document kept.
+    """
 
     created: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     failed: tuple[DocumentFailure, ...] = ()
+    waiting: tuple[str, ...] = ()
     chunks: int = 0
     reused_chunks: int = 0
     contexts_failed: int = 0
+    oldest_reused_context: dt.datetime | None = None
     nul_characters_removed: int = 0
     timings_s: Mapping[str, float] = field(default_factory=dict)
     usage: tuple[Usage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """The keys of documents that wait for a worker, or are live as they are, and what failed."""
+
+    queued: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    failed: tuple[DocumentFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,16 +28,20 @@ _HOPELESS = frozenset({401, 402, 403, 404})
 
 @dataclass(slots=True)
 class _Outage:
-    """How many calls in a row failed after all their retries."""
+    """How many calls in a row failed after all their retries, and the error that ends it all.
+
+    It is raised only when the calls in flight have ended: their answers are paid for.
+    """
 
     limit: int
     in_a_row: int = field(default=0)
+    ended_by: ProviderError | None = field(default=None)
 
     def seen(self, error: ProviderError | None) -> None:
-        """Count, and raise the error when more failed in a row than are in flight at once."""
+        """Count; the end is a hopeless call, or more failed in a row than are in flight at once."""
         self.in_a_row = self.in_a_row + 1 if error is not None and error.retryable else 0
-        if error is not None and self.in_a_row > self.limit:
-            raise error
+        if error is not None and (error.status in _HOPELESS or self.in_a_row > self.limit):
+            self.ended_by = self.ended_by or error
 
 
 class ClaudeContextWriter:
@@ -88,7 +92,7 @@ class ClaudeContextWriter:
             warm = prefix.ttl is None
             while waiting and not warm:
                 written, error = await self._one(prefix, waiting.popleft())
-                if error is not None and error.retryable:
+                if error is not None and (error.retryable or error.status in _HOPELESS):
                     raise error
                 yield written
                 warm = bool(written.usage)
@@ -97,30 +101,34 @@ class ClaudeContextWriter:
             running: set[asyncio.Task[tuple[WrittenContext, ProviderError | None]]] = set()
             outage = _Outage(limit=self._concurrency)
             try:
-                while waiting or running:
-                    while waiting and len(running) < self._concurrency:
+                while running or (waiting and outage.ended_by is None):
+                    while waiting and len(running) < self._concurrency and outage.ended_by is None:
                         running.add(asyncio.create_task(self._one(prefix, waiting.popleft())))
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         written, error = task.result()
-                        yield written
                         outage.seen(error)
+                        yield written
+                if outage.ended_by is not None:
+                    raise outage.ended_by
             finally:
                 for task in running:
                     task.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
 
-    def estimate(self, document: Document, chunks: Sequence[Chunk]) -> Usage:
-        """What `write` would use and cost, without a call; tokens are estimates.
+    def estimate(
+        self, document: Document, chunks: Sequence[Chunk], *, batch: bool = False
+    ) -> Usage:
+        """What `write`, or a batch, would use and cost, without a call; tokens are estimates.
 
         Cache reads are assumed only where a cache mark is set, which is not below the model's
-        minimum, and for all chunks of a window but its first.
+        minimum, and for all chunks of a window but its first; in a batch they are best effort.
         """
         cost: float | None = 0.0
         total = Counters(
             input_tokens=0, output_tokens=0, write_5m_tokens=0, write_1h_tokens=0, read_tokens=0
         )
-        for prefix in self._prompt.prefixes(document, chunks):
+        for prefix in self._prompt.prefixes(document, chunks, batch=batch):
             for place, chunk in enumerate(prefix.chunks):
                 cached = prefix.tokens if prefix.ttl else 0
                 fresh = claude_tokens(CONTEXT_CHUNK + chunk.table_header + chunk.text)
@@ -132,7 +140,9 @@ class ClaudeContextWriter:
                     read_tokens=cached if place > 0 else 0,
                 )
                 total = total + counted
-                one = self._api.usage("context", counted, duration_s=0.0, request_id=None)
+                one = self._api.usage(
+                    "context", counted, duration_s=0.0, request_id=None, batch=batch
+                )
                 cost = None if cost is None or one.cost_usd is None else cost + one.cost_usd
         return Usage(
             provider="claude",
@@ -162,8 +172,6 @@ class ClaudeContextWriter:
                     "context", self._prompt.params(prefix, chunk)
                 )
         except ProviderError as failure:
-            if failure.status in _HOPELESS:
-                raise
             written = WrittenContext(position=chunk.position, context=None, error=str(failure))
             return written, failure
         context, reason = context_of(message)

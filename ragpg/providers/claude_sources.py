@@ -91,7 +91,7 @@ class Citer:
                 document_key=hit.document_key,
                 document_title=hit.document_title,
                 section_path=hit.section_path,
-                page=hit.page,
+                page=hit.page_at(start),
                 chunk_id=hit.chunk_id,
                 start=start,
                 stop=stop,

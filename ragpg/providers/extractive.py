@@ -140,7 +140,7 @@ class _Quote:
             document_key=self.hit.document_key,
             document_title=self.hit.document_title,
             section_path=self.hit.section_path,
-            page=self.hit.page,
+            page=self.hit.page_at(self.hit.start + self.start),
             chunk_id=self.hit.chunk_id,
             start=self.hit.start + self.start,
             stop=self.hit.start + self.stop,

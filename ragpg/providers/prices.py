@@ -127,6 +127,13 @@ def voyage_cost_usd(model: str, tokens: int) -> float | None:
     return None if price is None else price * tokens / _MILLION
 
 
+def embedding_cost_usd(provider: str, model: str, tokens: int) -> float | None:
+    """Dollars of embedding `tokens` tokens; 0 for the local model, None where it is not known."""
+    if provider == "local":
+        return 0.0
+    return voyage_cost_usd(model, tokens) if provider == "voyage" else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
     """Requests and tokens a minute; both are at least 1."""

@@ -28,7 +28,9 @@ def document_blocks(document: Document) -> Sequence[Block]:
     if document.media_type != "text":
         return markdown_blocks(document.text)
     suffix = PurePosixPath(document.key).suffix.lower()
-    return text_blocks(document.text, code=suffix not in PROSE_SUFFIXES)
+    return text_blocks(
+        document.text, code=suffix not in PROSE_SUFFIXES, dollar_quotes=suffix == ".sql"
+    )
 
 
 def sections(text: str, blocks: Sequence[Block]) -> Iterator[Section]:

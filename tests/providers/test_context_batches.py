@@ -87,7 +87,7 @@ class Process:
             for start in range(0, len(source.text), size)
         ]
         async with self.transaction() as conn:
-            await stage(conn, self.collection_id, source, spans)
+            await stage(conn, self.collection_id, source, spans, batched=True)
 
 
 @pytest.fixture

@@ -37,10 +37,10 @@ RECIPE = {
 STAGE = """
 insert into ragpg.staged_document (
     tenant_id, collection_id, key, status, claim, text, content_hash, title, source, tags, metadata,
-    modified_at, owner, media_type, page_starts, last_error)
+    modified_at, owner, review_by, media_type, page_starts, last_error)
 values (%(tenant)s, %(collection)s, %(key)s, 'staged', '00000000-0000-0000-0000-000000000001',
         %(text)s, '', %(text)s, %(source)s, array[%(tag)s], %(metadata)s, '2025-06-01', %(text)s,
-        'text', '{}', %(text)s);
+        '2025-12-01', 'text', '{}', %(text)s);
 """
 STAGE_CHUNK = """
 insert into ragpg.staged_chunk (
@@ -72,6 +72,9 @@ with logged as (
                                           position, text_hash, error)
     values (%(tenant)s, '00000000-0000-0000-0000-000000000002', 0, %(collection)s, 'draft.md', 0, '',
             %(text)s)
+), synced as (
+    insert into ragpg.synced_key (tenant_id, collection_id, document_key, root)
+    values (%(tenant)s, %(collection)s, 'handbook.md', %(text)s)
 ), recall as (
     insert into ragpg.dense_recall (tenant_id, collection_id, query_source, queries, k, modes,
                                     mean_recall, lowest_recall)

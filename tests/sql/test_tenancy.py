@@ -32,6 +32,7 @@ VALUES: dict[str, list[str]] = {
     "timestamp with time zone": ["null", "'2020-01-01'"],
     "halfvec": ["'[1,0,0]'", "'[1,0.5,0]'"],
     "sparsevec": ["'{1:1}/1000000000'"],
+    "uuid[]": ["'{00000000-0000-0000-0000-000000000001}'"],
     "text[]": ["null", "'{docs}'"],
     "integer[]": [f"'{{1,{FOREIGN}}}'"],
     "bigint[]": [f"'{{1,2,{FOREIGN}}}'", "'{}'"],

@@ -12,11 +12,12 @@ HIDDEN = ("lexeme_vector", "lexeme_count", "lexical_reference", "reader_tenant")
 FOR_BOTH = {
     "attributes", "collection_number", "contextualized", "current_tenant", "dense_index_state",
     "dense_mode", "expand", "explain_hybrid", "explain_lexical", "instant", "instants",
-    "query_lexemes", "search_dense", "search_hybrid", "search_lexical", "tokenize", "use_tenant",
+    "query_lexemes", "search_dense", "search_hybrid", "search_lexical", "stale_documents", "tokenize",
+    "use_tenant",
 }  # fmt: skip
 FOR_SERVICE = {
-    "create_collection", "create_tenant", "delete_collection", "delete_document", "publish",
-    "set_alias",
+    "create_collection", "create_tenant", "delete_collection", "delete_document", "delete_expired",
+    "publish", "publish_documents", "rename_document", "set_alias",
 }  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def test_the_reader_writes_nothing_and_the_service_no_live_row(owner, database):
     assert {table for table in tables if may("ragpg_reader", table)} == set()
     assert {table for table in tables if may("ragpg_app", table)} == {
         "context_batch", "context_batch_item", "staged_document", "staged_chunk", "search",
-        "search_hit", "golden_query", "qrel", "usage",
+        "search_hit", "golden_query", "qrel", "synced_key", "usage",
     }  # fmt: skip
     assert may("ragpg_app", "usage") == {"insert"}
     assert may("ragpg_app", "search") == {"insert", "update", "delete"}

@@ -1,4 +1,5 @@
--- 12_publish.sql: the one way in which documents become live, and vanish.
+-- 12_publish.sql: the one way in which documents become live, and vanish; each change is a row of
+-- document_history, written in the same transaction.
 
 create or replace function ragpg.attributes(
     metadata jsonb, key text, source text, tags text[], modified_at timestamptz
@@ -16,160 +17,299 @@ end;
 comment on function ragpg.attributes(jsonb, text, text, text[], timestamptz) is
     'What a filter''s jsonpath reads: metadata plus "@key", "@source", "@tags", "@modified_at" and "@instants", its dates (UTC, fixed width).';
 
-create or replace function ragpg.publish(collection text, document_key text, claim uuid)
-returns table (document_id bigint, revision integer, chunks integer, kept_chunks integer)
+create or replace function ragpg._record_history(
+    tenant_id integer, document_ids bigint[], action text, former_key text default null
+) returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    insert into ragpg.document_history (
+        tenant_id, collection_id, document_key, former_key, action, revision, content_hash,
+        kept_chunks, new_chunks, role, actor)
+    select document.tenant_id, document.collection_id, document.key, _record_history.former_key,
+           _record_history.action, document.revision, document.content_hash, counted.chunks, 0,
+           session_user, nullif(current_setting('ragpg.actor', true), '')
+      from ragpg.document
+     cross join lateral (
+               select count(*) as chunks from ragpg.chunk
+                where chunk.tenant_id = document.tenant_id
+                  and chunk.document_id = document.document_id
+           ) as counted
+     where document.tenant_id = _record_history.tenant_id
+       and document.document_id = any (_record_history.document_ids)
+     order by document.key
+$$;
+comment on function ragpg._record_history(integer, bigint[], text, text) is
+    'Writes a row of document_history for each of these live documents: before a deletion, after a renaming.';
+
+create or replace function ragpg.publish_documents(
+    collection text, document_keys text[], claims uuid[]
+) returns table (
+    key text, document_id bigint, revision integer, chunks integer, kept_chunks integer, state text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, public, pg_temp
 as $$
+#variable_conflict use_column
 declare
     tenant integer := ragpg.current_tenant();
-    home integer := ragpg.collection_number(publish.collection);
-    staged ragpg.staged_document;
-    live ragpg.document;
+    home integer := ragpg.collection_number(publish_documents.collection);
+    held text[];
+    ready text[];
+    known bigint[];
     gone bigint[];
     added bigint[];
     refiled bigint[];
-    fields jsonb;
 begin
-    select staged_document.* into staged
-      from ragpg.staged_document
-     where staged_document.tenant_id = tenant
-       and staged_document.collection_id = home
-       and staged_document.key = publish.document_key
-       and staged_document.claim = publish.claim
-       for update;
-    if not found then
-        raise exception using errcode = 'RG007',
-            message = format('document %L was claimed by a newer ingest', publish.document_key),
-            hint = 'Nothing to do: the newer ingest publishes it.';
-    end if;
-    if exists (
-        select from ragpg.staged_chunk
-         where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
-           and staged_chunk.document_key = publish.document_key and staged_chunk.embedding is null
-    ) or not exists (
-        select from ragpg.staged_chunk
-         where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
-           and staged_chunk.document_key = publish.document_key
-    ) then
-        raise exception using errcode = 'RG008',
-            message = format('document %L is not complete: a chunk has no embedding, or there is none',
-                             publish.document_key),
-            hint = 'Ingest it again; finished chunks are kept.';
-    end if;
+    -- In the order of their keys, so that two calls with common documents never wait in a circle.
+    with locked as (
+        select staged_document.key
+          from ragpg.staged_document
+          join unnest(document_keys, claims) as asked(key, claim)
+            on asked.key = staged_document.key and asked.claim = staged_document.claim
+         where staged_document.tenant_id = tenant and staged_document.collection_id = home
+         order by staged_document.key
+           for update of staged_document
+    )
+    select array_agg(locked.key order by locked.key) into held from locked;
+    select array_agg(complete.document_key order by complete.document_key) into ready
+      from (
+               select staged_chunk.document_key
+                 from ragpg.staged_chunk
+                where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+                  and staged_chunk.document_key = any (held)
+                group by staged_chunk.document_key
+               having bool_and(staged_chunk.embedding is not null)
+           ) as complete;
 
     insert into ragpg.document as known (
         tenant_id, collection_id, key, revision, text, content_hash, title, source, tags, metadata,
         modified_at, owner, review_by, expires_at, media_type, page_starts)
-    values (tenant, home, staged.key, 1, staged.text, staged.content_hash, staged.title,
-            staged.source, staged.tags, staged.metadata, staged.modified_at, staged.owner,
-            staged.review_by, staged.expires_at, staged.media_type, staged.page_starts)
+    select tenant, home, staged.key, 1, staged.text, staged.content_hash, staged.title,
+           staged.source, staged.tags, staged.metadata, staged.modified_at, staged.owner,
+           staged.review_by, staged.expires_at, staged.media_type, staged.page_starts
+      from ragpg.staged_document as staged
+     where staged.tenant_id = tenant and staged.collection_id = home
+       and staged.key = any (ready)
+     order by staged.key
         on conflict on constraint document_key_unique do update
        set revision = known.revision + 1, text = excluded.text,
            content_hash = excluded.content_hash, title = excluded.title, source = excluded.source,
            tags = excluded.tags, metadata = excluded.metadata, modified_at = excluded.modified_at,
            owner = excluded.owner, review_by = excluded.review_by,
            expires_at = excluded.expires_at, media_type = excluded.media_type,
-           page_starts = excluded.page_starts, updated_at = now()
-    returning known.* into live;
+           page_starts = excluded.page_starts, updated_at = now();
+    known := array(
+        select document.document_id from ragpg.document
+         where document.tenant_id = tenant and document.collection_id = home
+           and document.key = any (ready) and document.revision > 1);
 
-    -- The staged rows that keep a live chunk; a chunk that has gone meanwhile is made anew.
-    update ragpg.staged_chunk set chunk_id = null
-     where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
-       and staged_chunk.document_key = staged.key
-       and staged_chunk.chunk_id is not null
-       and not exists (
-               select from ragpg.chunk
-                where chunk.tenant_id = tenant and chunk.chunk_id = staged_chunk.chunk_id
-                  and chunk.document_id = live.document_id
-                  and chunk.text_hash = staged_chunk.text_hash
-                  and chunk.context is not distinct from staged_chunk.context);
-    gone := array(
-        select chunk.chunk_id from ragpg.chunk
-         where chunk.tenant_id = tenant and chunk.document_id = live.document_id
+    if known <> '{}' then
+        -- The staged rows that keep a live chunk; a chunk that has gone meanwhile is made anew.
+        update ragpg.staged_chunk set chunk_id = null
+         where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+           and staged_chunk.document_key = any (ready)
+           and staged_chunk.chunk_id is not null
            and not exists (
-                   select from ragpg.staged_chunk
-                    where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
-                      and staged_chunk.document_key = staged.key
-                      and staged_chunk.chunk_id = chunk.chunk_id));
-    perform ragpg.lexical_remove(tenant, home, gone);
-    delete from ragpg.chunk where chunk.tenant_id = tenant and chunk.chunk_id = any (gone);
+                   select from ragpg.chunk
+                     join ragpg.document using (tenant_id, document_id)
+                    where chunk.tenant_id = tenant and chunk.chunk_id = staged_chunk.chunk_id
+                      and document.collection_id = home
+                      and document.key = staged_chunk.document_key
+                      and chunk.text_hash = staged_chunk.text_hash
+                      and chunk.context is not distinct from staged_chunk.context);
+        gone := array(
+            select chunk.chunk_id from ragpg.chunk
+             where chunk.tenant_id = tenant and chunk.document_id = any (known)
+               and not exists (
+                       select from ragpg.staged_chunk
+                        where staged_chunk.tenant_id = tenant
+                          and staged_chunk.collection_id = home
+                          and staged_chunk.document_key = any (ready)
+                          and staged_chunk.chunk_id = chunk.chunk_id));
+        perform ragpg.lexical_remove(tenant, home, gone);
+        delete from ragpg.chunk where chunk.tenant_id = tenant and chunk.chunk_id = any (gone);
 
-    set constraints ragpg.chunk_position_unique deferred;
-    update ragpg.chunk
-       set position = kept.position, start = kept.start, stop = kept.stop, page = kept.page
-      from ragpg.staged_chunk as kept
-     where kept.tenant_id = tenant and kept.collection_id = home
-       and kept.document_key = staged.key and kept.chunk_id = chunk.chunk_id
-       and chunk.tenant_id = tenant
-       and (chunk.position, chunk.start, chunk.stop, chunk.page)
-           is distinct from (kept.position, kept.start, kept.stop, kept.page);
+        set constraints ragpg.chunk_position_unique deferred;
+        update ragpg.chunk
+           set position = kept.position, start = kept.start, stop = kept.stop, page = kept.page,
+               contextualized_at = kept.contextualized_at
+          from ragpg.staged_chunk as kept
+         where kept.tenant_id = tenant and kept.collection_id = home
+           and kept.document_key = any (ready) and kept.chunk_id = chunk.chunk_id
+           and chunk.tenant_id = tenant
+           and (chunk.position, chunk.start, chunk.stop, chunk.page, chunk.contextualized_at)
+               is distinct from
+               (kept.position, kept.start, kept.stop, kept.page, kept.contextualized_at);
+    else
+        -- Of a new document no chunk is live; one that was has gone with the document.
+        update ragpg.staged_chunk set chunk_id = null
+         where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+           and staged_chunk.document_key = any (ready) and staged_chunk.chunk_id is not null;
+    end if;
 
-    fields := ragpg.attributes(live.metadata, live.key, live.source, live.tags, live.modified_at)
-              || jsonb_build_object('@collection', home);
     with made as (
         insert into ragpg.chunk (
             tenant_id, collection_id, document_id, position, start, stop, page, section_path,
             table_header, text, text_hash, context, context_error, contextualized_at)
-        select tenant, home, live.document_id, fresh.position, fresh.start, fresh.stop, fresh.page,
-               fresh.section_path, fresh.table_header, fresh.text, fresh.text_hash, fresh.context,
-               fresh.context_error, fresh.contextualized_at
-          from ragpg.staged_chunk as fresh
-         where fresh.tenant_id = tenant and fresh.collection_id = home
-           and fresh.document_key = staged.key and fresh.chunk_id is null
-         order by fresh.position
-        returning chunk.chunk_id, chunk.position
+        select tenant, home, document.document_id, fresh.position, fresh.start, fresh.stop,
+               fresh.page, fresh.section_path, fresh.table_header, fresh.text, fresh.text_hash,
+               fresh.context, fresh.context_error, fresh.contextualized_at
+          from ragpg.document
+          join ragpg.staged_chunk as fresh
+            on fresh.tenant_id = tenant and fresh.collection_id = home
+           and fresh.document_key = document.key and fresh.chunk_id is null
+         where document.tenant_id = tenant and document.collection_id = home
+           and document.key = any (ready)
+         order by document.key, fresh.position
+        returning chunk.chunk_id, chunk.document_id, chunk.position
+    ), filed as materialized (
+        select document.document_id, document.key, document.source, document.tags,
+               document.modified_at, document.expires_at,
+               ragpg.attributes(document.metadata, document.key, document.source, document.tags,
+                                document.modified_at)
+               || jsonb_build_object('@collection', home) as attributes
+          from ragpg.document
+         where document.tenant_id = tenant and document.collection_id = home
+           and document.key = any (ready)
     ), embedded as (
         insert into ragpg.embedding (
             tenant_id, chunk_id, collection_id, document_key, source, tags, modified_at,
             expires_at, attributes, embedding)
-        select tenant, made.chunk_id, home, live.key, live.source, live.tags, live.modified_at,
-               live.expires_at, fields, fresh.embedding
+        select tenant, made.chunk_id, home, filed.key, filed.source, filed.tags, filed.modified_at,
+               filed.expires_at, filed.attributes, fresh.embedding
           from made
+          join filed on filed.document_id = made.document_id
           join ragpg.staged_chunk as fresh
             on fresh.tenant_id = tenant and fresh.collection_id = home
-           and fresh.document_key = staged.key and fresh.position = made.position
+           and fresh.document_key = filed.key and fresh.position = made.position
         returning embedding.chunk_id
     )
     select coalesce(array_agg(embedded.chunk_id), '{}') into added from embedded;
 
-    -- A kept chunk has a new vector only where chunks are embedded in sight of their neighbours.
-    update ragpg.embedding
-       set embedding = kept.embedding
-      from ragpg.staged_chunk as kept
-     where kept.tenant_id = tenant and kept.collection_id = home
-       and kept.document_key = staged.key and kept.chunk_id = embedding.chunk_id
-       and embedding.tenant_id = tenant
-       and embedding.embedding <> kept.embedding;
-
-    with changed as (
+    if known <> '{}' then
+        -- A kept chunk has a new vector only where chunks are embedded in sight of their neighbours.
         update ragpg.embedding
-           set source = live.source, tags = live.tags, modified_at = live.modified_at,
-               expires_at = live.expires_at, attributes = fields
-          from ragpg.chunk
-         where chunk.tenant_id = tenant and chunk.document_id = live.document_id
-           and embedding.tenant_id = tenant and embedding.chunk_id = chunk.chunk_id
-           and not chunk.chunk_id = any (added)
-           and (embedding.attributes, embedding.expires_at)
-               is distinct from (fields, live.expires_at)
-        returning embedding.chunk_id
-    )
-    select coalesce(array_agg(changed.chunk_id), '{}') into refiled from changed;
-    -- Facets are keys of the lexical index, so changed metadata files a kept chunk anew.
-    perform ragpg.lexical_remove(tenant, home, refiled);
+           set embedding = kept.embedding
+          from ragpg.staged_chunk as kept
+         where kept.tenant_id = tenant and kept.collection_id = home
+           and kept.document_key = any (ready) and kept.chunk_id = embedding.chunk_id
+           and embedding.tenant_id = tenant
+           and embedding.embedding <> kept.embedding;
+
+        with filed as materialized (
+            select document.document_id, document.source, document.tags, document.modified_at,
+                   document.expires_at,
+                   ragpg.attributes(document.metadata, document.key, document.source,
+                                    document.tags, document.modified_at)
+                   || jsonb_build_object('@collection', home) as attributes
+              from ragpg.document
+             where document.tenant_id = tenant and document.document_id = any (known)
+        ), changed as (
+            update ragpg.embedding
+               set source = filed.source, tags = filed.tags, modified_at = filed.modified_at,
+                   expires_at = filed.expires_at, attributes = filed.attributes
+              from filed
+              join ragpg.chunk
+                on chunk.tenant_id = tenant and chunk.document_id = filed.document_id
+             where embedding.tenant_id = tenant and embedding.chunk_id = chunk.chunk_id
+               and not chunk.chunk_id = any (added)
+               and (embedding.attributes, embedding.expires_at)
+                   is distinct from (filed.attributes, filed.expires_at)
+            returning embedding.chunk_id
+        )
+        select coalesce(array_agg(changed.chunk_id), '{}') into refiled from changed;
+        -- Facets are keys of the lexical index, so changed metadata files a kept chunk anew.
+        perform ragpg.lexical_remove(tenant, home, refiled);
+    end if;
     perform ragpg.lexical_add(tenant, home, added || refiled);
+
+    return query
+    with counted as (
+        select staged_chunk.document_key, count(*)::integer as chunks,
+               count(staged_chunk.chunk_id)::integer as kept_chunks
+          from ragpg.staged_chunk
+         where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+           and staged_chunk.document_key = any (ready)
+         group by staged_chunk.document_key
+    ), recorded as (
+        insert into ragpg.document_history (
+            tenant_id, collection_id, document_key, action, revision, content_hash, kept_chunks,
+            new_chunks, role, actor)
+        select tenant, home, document.key, 'published', document.revision, document.content_hash,
+               counted.kept_chunks, counted.chunks - counted.kept_chunks, session_user,
+               nullif(current_setting('ragpg.actor', true), '')
+          from ragpg.document
+          join counted on counted.document_key = document.key
+         where document.tenant_id = tenant and document.collection_id = home
+           and document.key = any (ready)
+         order by document.key
+    )
+    select asked.key, document.document_id, document.revision, counted.chunks, counted.kept_chunks,
+           case when counted.document_key is not null then 'published'
+                when asked.key = any (held) then 'incomplete'
+                else 'superseded' end
+      from unnest(document_keys) with ordinality as asked(key, place)
+      left join counted on counted.document_key = asked.key
+      left join ragpg.document
+        on document.tenant_id = tenant and document.collection_id = home
+       and document.key = counted.document_key
+     order by asked.place;
 
     delete from ragpg.staged_document
      where staged_document.tenant_id = tenant and staged_document.collection_id = home
-       and staged_document.key = staged.key;
-    return query
-        select live.document_id, live.revision, count(*)::integer,
-               (count(*) - cardinality(added))::integer
-          from ragpg.chunk
-         where chunk.tenant_id = tenant and chunk.document_id = live.document_id;
+       and staged_document.key = any (ready);
+end $$;
+comment on function ragpg.publish_documents(text, text[], uuid[]) is
+    'Makes staged documents live, each whole, all in this transaction; a row for each, in the given order. state: published, superseded (claimed by a newer ingest) or incomplete (a chunk has no vector, or there is none); the last two are left as they are.';
+
+create or replace function ragpg.publish(collection text, document_key text, claim uuid)
+returns table (document_id bigint, revision integer, chunks integer, kept_chunks integer)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    state text;
+begin
+    select published.document_id, published.revision, published.chunks, published.kept_chunks,
+           published.state
+      into publish.document_id, publish.revision, publish.chunks, publish.kept_chunks, state
+      from ragpg.publish_documents(
+               publish.collection, array[publish.document_key], array[publish.claim]) as published;
+    if state = 'superseded' then
+        raise exception using errcode = 'RG007',
+            message = format('document %L was claimed by a newer ingest', publish.document_key),
+            hint = 'Nothing to do: the newer ingest publishes it.';
+    elsif state = 'incomplete' then
+        raise exception using errcode = 'RG008',
+            message = format('document %L is not complete: a chunk has no embedding, or there is none',
+                             publish.document_key),
+            hint = 'Ingest it again; finished chunks are kept.';
+    end if;
+    return next;
 end $$;
 comment on function ragpg.publish(text, text, uuid) is
     'Swaps a document''s whole live state for its staged one, in this transaction. Unchanged chunks keep their number. Raises RG007 when a newer ingest holds the document, RG008 when it is not complete.';
+
+create or replace function ragpg._delete_documents(
+    tenant_id integer, collection_id integer, document_ids bigint[], action text
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ragpg._record_history(
+        _delete_documents.tenant_id, _delete_documents.document_ids, _delete_documents.action);
+    perform ragpg.lexical_remove(
+        _delete_documents.tenant_id, _delete_documents.collection_id, array(
+            select chunk.chunk_id from ragpg.chunk
+             where chunk.tenant_id = _delete_documents.tenant_id
+               and chunk.document_id = any (_delete_documents.document_ids)));
+    delete from ragpg.document
+     where document.tenant_id = _delete_documents.tenant_id
+       and document.document_id = any (_delete_documents.document_ids);
+end $$;
+comment on function ragpg._delete_documents(integer, integer, bigint[], text) is
+    'Deletes live documents, which the caller has locked, with their chunks; action is what document_history says of it.';
 
 create or replace function ragpg.delete_document(collection text, document_key text)
 returns boolean
@@ -186,6 +326,9 @@ begin
      where staged_document.tenant_id = tenant and staged_document.collection_id = home
        and staged_document.key = delete_document.document_key;
     was_staged := found;
+    delete from ragpg.synced_key
+     where synced_key.tenant_id = tenant and synced_key.collection_id = home
+       and synced_key.document_key = delete_document.document_key;
     select document.document_id into doomed
       from ragpg.document
      where document.tenant_id = tenant and document.collection_id = home
@@ -194,11 +337,7 @@ begin
     if doomed is null then
         return was_staged;
     end if;
-    perform ragpg.lexical_remove(tenant, home, array(
-        select chunk.chunk_id from ragpg.chunk
-         where chunk.tenant_id = tenant and chunk.document_id = doomed));
-    delete from ragpg.document
-     where document.tenant_id = tenant and document.document_id = doomed;
+    perform ragpg._delete_documents(tenant, home, array[doomed], 'deleted');
     return true;
 end $$;
 comment on function ragpg.delete_document(text, text) is

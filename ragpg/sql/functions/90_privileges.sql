@@ -67,18 +67,23 @@ grant insert, update, delete on
     ragpg.qrel
     to ragpg_app;
 grant insert on ragpg.usage to ragpg_app;
+grant select on ragpg.document_history, ragpg.stale_document to ragpg_app, ragpg_reader;
 grant select on ragpg.context_batch, ragpg.context_batch_item to ragpg_app, ragpg_reader;
 grant insert, update on ragpg.context_batch, ragpg.context_batch_item to ragpg_app;
+grant select on ragpg.synced_key to ragpg_app, ragpg_reader;
+grant insert, update, delete on ragpg.synced_key to ragpg_app;
 
 grant execute on function
     ragpg.current_tenant(), ragpg.use_tenant(text, boolean), ragpg.collection_number(text),
     ragpg.contextualized(text, text, text), ragpg.instant(text), ragpg.instants(jsonb),
-    ragpg.attributes(jsonb, text, text, text[], timestamptz)
+    ragpg.attributes(jsonb, text, text, text[], timestamptz),
+    ragpg.stale_documents(text, integer)
     to ragpg_app, ragpg_reader;
 grant execute on function
     ragpg.create_tenant(text), ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
     ragpg.delete_collection(text), ragpg.publish(text, text, uuid),
-    ragpg.delete_document(text, text)
+    ragpg.publish_documents(text, text[], uuid[]), ragpg.delete_document(text, text),
+    ragpg.delete_expired(text), ragpg.rename_document(text, text, text)
     to ragpg_app;
 
 do $$

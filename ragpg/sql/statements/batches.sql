@@ -11,6 +11,7 @@ select distinct staged_document.key
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
    and staged_document.status = 'staged'
+   and staged_document.batched
    and staged_chunk.context is null
    and staged_chunk.context_error is null
    and not exists (

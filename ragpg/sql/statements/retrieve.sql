@@ -6,7 +6,10 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
        document.source, chunk.section_path, chunk.position, chunk.start, chunk.stop, chunk.page,
        chunk.text, chunk.table_header, chunk.context, document.tags, document.metadata,
        document.modified_at, hit.dense_rank, hit.dense_score, hit.lexical_rank, hit.lexical_score,
-       hit.fused_score, hit.duplicates, hit.dense_mode, hit.lexical_mode
+       hit.fused_score, hit.duplicates, hit.dense_mode, hit.lexical_mode,
+       array(select page_start from unnest(document.page_starts) as page_start
+              where chunk.page is not null and chunk.start < page_start and page_start < chunk.stop
+              order by page_start) as page_breaks
   from ragpg.search_hybrid(
            %(collection)s, %(query)s, %(embedding)s::halfvec, %(k)s, depth => %(depth)s,
            sources => %(sources)s, tags_all => %(tags_all)s, tags_any => %(tags_any)s,
@@ -24,7 +27,10 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
 select around.expanded_from, chunk.chunk_id, document.key as document_key,
        document.title as document_title, document.source, chunk.section_path, chunk.position,
        chunk.start, chunk.stop, chunk.page, chunk.text, chunk.table_header, chunk.context,
-       document.tags, document.metadata, document.modified_at
+       document.tags, document.metadata, document.modified_at,
+       array(select page_start from unnest(document.page_starts) as page_start
+              where chunk.page is not null and chunk.start < page_start and page_start < chunk.stop
+              order by page_start) as page_breaks
   from ragpg.expand(%(collection)s, %(chunk_ids)s, %(unit)s) as around
   join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant()
                   and chunk.chunk_id = around.chunk_id

@@ -1,0 +1,55 @@
+"""Corpus care: documents that somebody should review, and documents whose time is over."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from ragpg.database import Connection, fetch_all, fetch_rows, statements
+from ragpg.errors import InputError
+
+STATEMENTS = statements("care")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleDocument:
+    """A live document that is due: `overdue_days` after `review_by`, None where that is not passed.
+
+    `age_days` are full days since `modified_at`, None where that is not known.
+    """
+
+    document_key: str
+    title: str | None
+    owner: str | None
+    review_by: dt.date | None
+    overdue_days: int | None
+    modified_at: dt.datetime | None
+    age_days: int | None
+    expires_at: dt.datetime | None
+
+
+async def stale_documents(
+    conn: Connection, collection: str, *, unmodified_days: int | None
+) -> list[StaleDocument]:
+    """Documents whose `review_by` has passed, longest overdue first; expired ones are left out.
+
+    `unmodified_days` adds those that were last modified so many days ago or earlier. Raises
+    CollectionNotFound, InputError.
+    """
+    if unmodified_days is not None and unmodified_days < 0:
+        raise InputError(f"unmodified_days is {unmodified_days}; give 0 or more")
+    return await fetch_all(
+        conn,
+        STATEMENTS["stale_documents"],
+        {"collection": collection, "unmodified_days": unmodified_days},
+        row_type=StaleDocument,
+    )
+
+
+async def delete_expired(conn: Connection, collection: str) -> tuple[str, ...]:
+    """The keys of the documents that were deleted because their `expires_at` has come.
+
+    Searches left them out already. Raises CollectionNotFound.
+    """
+    rows = await fetch_rows(conn, STATEMENTS["delete_expired"], {"collection": collection})
+    return tuple(row["key"] for row in rows)

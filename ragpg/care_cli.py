@@ -1,0 +1,57 @@
+"""The command line of corpus care: ragpg stale | expire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ragpg.cli_session import AsJson, Collection, Tenant, with_collection
+
+app = typer.Typer()
+
+
+@app.command()
+def stale(
+    tenant: Tenant = "default",
+    collection: Collection = "default",
+    unmodified_days: Annotated[
+        int | None,
+        typer.Option(min=0, help="Also what was last modified so many days ago, or earlier."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the documents that somebody should review: their review_by has passed."""
+    from ragpg import terminal
+
+    found = with_collection(
+        tenant, collection, lambda handle: handle.stale(unmodified_days=unmodified_days)
+    )
+    if as_json:
+        typer.echo(terminal.to_json(found))
+    elif not found:
+        typer.echo("nothing to review")
+    else:
+        terminal.print_table(
+            ("document", "owner", "review by", "days overdue", "days unmodified"),
+            [
+                (one.document_key, one.owner, one.review_by, one.overdue_days, one.age_days)
+                for one in found
+            ],
+        )
+
+
+@app.command()
+def expire(
+    tenant: Tenant = "default", collection: Collection = "default", as_json: AsJson = False
+) -> None:
+    """Delete the documents whose expires_at has come; no search finds them any more as it is."""
+    from ragpg import terminal
+
+    keys = with_collection(tenant, collection, lambda handle: handle.expire())
+    if as_json:
+        typer.echo(terminal.to_json(keys))
+        return
+    for key in keys:
+        typer.echo(key)
+    typer.echo(f"{len(keys)} deleted", err=True)

@@ -1,0 +1,108 @@
+"""A handle on one tenant's collection: its recipe and number, and transactions for its tenant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, fields
+
+from psycopg.types.json import Jsonb
+
+from ragpg.database import Connection, fetch_rows, statements
+from ragpg.errors import CollectionExists, CollectionNotFound, RecipeMismatch
+from ragpg.runtime import Runtime
+from ragpg.types import Recipe
+
+STATEMENTS = statements("client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is stored of a collection, read once per handle."""
+
+    collection_id: int
+    recipe: Recipe
+
+
+class CollectionHandle:
+    """One tenant's collection; the tenant cannot be forgotten, since it is bound here."""
+
+    def __init__(self, runtime: Runtime, *, tenant: str, name: str) -> None:
+        self._runtime = runtime
+        self.tenant = tenant
+        self.name = name
+        self._known: Known | None = None
+
+    async def create(self, recipe: Recipe | None = None) -> Recipe:
+        """Make the tenant, if need be, and the collection under `recipe`, or the default one.
+
+        A collection that exists under the same recipe is left as it is. Raises RecipeMismatch when
+        it exists under another, CollectionExists when the name is an alias.
+        """
+        async with self._runtime.transaction(None) as conn:
+            await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
+        wanted = recipe or self._runtime.providers.default_recipe()
+        try:
+            async with self.transaction() as conn:
+                await conn.execute(
+                    STATEMENTS["create_collection"],
+                    {"name": self.name, "recipe": Jsonb(asdict(wanted))},
+                )
+        except CollectionExists:
+            stored = (await self._load()).recipe
+            if recipe is not None and stored != wanted:
+                raise _other_recipe(self.name, stored, wanted) from None
+            return stored
+        return wanted
+
+    async def recipe(self) -> Recipe:
+        """The recipe of this collection. Raises CollectionNotFound."""
+        return (await self._load()).recipe
+
+    async def number(self) -> int:
+        """The number by which SQL knows this collection. Raises CollectionNotFound."""
+        return (await self._load()).collection_id
+
+    async def set_alias(self, alias: str) -> None:
+        """Make `alias` mean this collection from now on."""
+        async with self.transaction() as conn:
+            await conn.execute(STATEMENTS["set_alias"], {"alias": alias, "collection": self.name})
+
+    async def drop(self) -> None:
+        """Delete this collection with everything in it."""
+        async with self.transaction() as conn:
+            await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
+        self._known = None
+
+    @asynccontextmanager
+    async def transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
+        """A psycopg connection in a transaction in which this collection's tenant is set."""
+        async with self._runtime.transaction(self.tenant, conn=conn) as inside:
+            yield inside
+
+    async def _load(self, conn: Connection | None = None) -> Known:
+        if self._known is None:
+            async with self.transaction(conn=conn) as inside:
+                rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
+            if not rows:
+                raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
+            row = rows[0]
+            row["facets"] = tuple(row["facets"])
+            names = [each.name for each in fields(Recipe)]
+            self._known = Known(
+                collection_id=row["collection_id"],
+                recipe=Recipe(**{name: row[name] for name in names}),
+            )
+        return self._known
+
+
+def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:
+    different = [
+        f"{each.name} {getattr(stored, each.name)!r} (wanted {getattr(wanted, each.name)!r})"
+        for each in fields(Recipe)
+        if getattr(stored, each.name) != getattr(wanted, each.name)
+    ]
+    return RecipeMismatch(
+        f"collection {name!r} was made with {', '.join(different)}; a changed recipe is a new"
+        " collection: make one, ingest into it and swap the alias"
+    )

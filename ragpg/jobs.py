@@ -1,0 +1,267 @@
+"""The worker: takes one waiting document after the other and makes it live.
+
+procrastinate says who works next, on the same database; what is done and what is not is in
+ragpg.staged_document. A job carries the numbers of its tenant and collection and the document's
+key, never a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from dataclasses import dataclass
+
+from procrastinate import App, PsycopgConnector
+from procrastinate.app import WorkerOptions
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import DeleteJobCondition, Job
+from procrastinate.retry import BaseRetryStrategy, RetryDecision
+
+from ragpg.client import AsyncClient
+from ragpg.collection import AsyncCollection
+from ragpg.database import fetch_rows
+from ragpg.errors import DatabaseError, DatabaseUnavailable, NotFoundError, RagpgError
+from ragpg.ingest_sources import given
+from ragpg.ingestion import Ingestion
+from ragpg.queued import STATEMENTS, Taken, release, take
+
+QUEUE = "ragpg"
+TASK = "ragpg.ingest"
+_logger = logging.getLogger("ragpg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """How much a worker does at once, how often it tries, and when it is taken for dead.
+
+    A document is given up after `max_attempts`; the wait before a try doubles from `first_wait_s`
+    to `longest_wait_s`. A worker whose heartbeat is older than `stalled_after_s` loses its jobs; a
+    document that has waited for `lost_after_s` without a job gets one. A worker that is stopped
+    ends its jobs within `stop_within_s` and puts back the others. A database that does not come
+    back within `database_wait_s` ends it. Expired documents are deleted every `expire_every_s`.
+    """
+
+    concurrency: int = 4
+    max_attempts: int = 10
+    first_wait_s: float = 10.0
+    longest_wait_s: float = 600.0
+    heartbeat_s: float = 10.0
+    stalled_after_s: float = 30.0
+    lost_after_s: float = 600.0
+    stop_within_s: float = 30.0
+    poll_s: float = 5.0
+    database_wait_s: float = 30.0
+    expire_every_s: float = 600.0
+
+    def wait_s(self, attempts: int) -> float:
+        """The wait after so many tries."""
+        return min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempts - 1))
+
+
+class _TryAgain(Exception):
+    """Ends a try whose error may pass; the reason is in staged_document.last_error."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"next try in {wait_s:.0f} s")
+        self.wait_s = wait_s
+
+
+class _Retry(BaseRetryStrategy):
+    """When a job that ended with an exception runs again; the ceiling is that of `take`."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
+        if isinstance(exception, _TryAgain):
+            wait_s = exception.wait_s
+        elif isinstance(exception, asyncio.CancelledError):
+            wait_s = 0.0
+        else:
+            wait_s = self._limits.wait_s(job.attempts + 1)
+        return RetryDecision(retry_in={"milliseconds": int(1000 * wait_s)})
+
+
+async def work(
+    client: AsyncClient, *, limits: WorkerLimits | None = None, drain: bool = False
+) -> None:
+    """Work on waiting documents of all tenants until SIGTERM or SIGINT; several may run at once.
+
+    With `drain` it ends when nothing is left to begin now and what it began has ended. Raises
+    DatabaseUnavailable when the database goes away, so that whoever started it starts it again;
+    nothing is lost.
+    """
+    limits = limits or WorkerLimits()
+    async with client.transaction(None):
+        pass  # Refuses a wrong role or schema before any work.
+    app = _app(client, limits)
+    try:
+        async with app.open_async():
+            await _reclaim(client, limits)
+            await _expire(client)
+            care = asyncio.create_task(_take_care(client, limits))
+            try:
+                await app.run_worker_async(**_options(limits, drain=drain))
+            finally:
+                care.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await care
+    except ConnectorException as exc:
+        raise DatabaseUnavailable(
+            "the worker lost the database; check that the server runs and start the worker again",
+            retryable=True,
+        ) from exc
+
+
+def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
+    options = WorkerOptions(
+        queues=[QUEUE],
+        concurrency=limits.concurrency,
+        wait=not drain,
+        # What became of a document is in its own row.
+        delete_jobs=DeleteJobCondition.ALWAYS,
+        fetch_job_polling_interval=limits.poll_s,
+        update_heartbeat_interval=limits.heartbeat_s,
+        stalled_worker_timeout=limits.stalled_after_s,
+    )
+    if not drain:
+        # A worker that does not wait for new jobs stops while its own are in work, and ends those.
+        options["shutdown_graceful_timeout"] = limits.stop_within_s
+    return options
+
+
+def _app(client: AsyncClient, limits: WorkerLimits) -> App:
+    app = App(
+        connector=PsycopgConnector(
+            conninfo=re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", client.url),
+            kwargs={
+                "options": "-c search_path=ragpg_jobs",
+                "application_name": "ragpg worker",
+                "connect_timeout": 10,
+            },
+            min_size=1,
+            timeout=limits.database_wait_s,
+        )
+    )
+    job = _Worker(client, limits)
+    app.task(name=TASK, queue=QUEUE, retry=_Retry(limits))(job.run)
+    return app
+
+
+async def _reclaim(client: AsyncClient, limits: WorkerLimits) -> None:
+    async with client.transaction(None) as conn:
+        rows = await fetch_rows(
+            conn,
+            STATEMENTS["reclaim"],
+            {"stalled_after_s": limits.stalled_after_s, "lost_after_s": limits.lost_after_s},
+        )
+    if rows[0]["reclaimed"]:
+        _logger.warning("%d jobs of dead workers were put back", rows[0]["reclaimed"])
+
+
+async def _expire(client: AsyncClient) -> None:
+    async with client.transaction(None) as conn:
+        rows = await fetch_rows(conn, STATEMENTS["expire"])
+    if rows[0]["deleted"]:
+        _logger.info("%d expired documents were deleted", rows[0]["deleted"])
+
+
+async def _take_care(client: AsyncClient, limits: WorkerLimits) -> None:
+    """Puts back jobs of dead workers and deletes what has expired, for ever."""
+    expired_at = asyncio.get_running_loop().time()
+    while True:
+        await asyncio.sleep(limits.heartbeat_s)
+        try:
+            await _reclaim(client, limits)
+            if asyncio.get_running_loop().time() - expired_at >= limits.expire_every_s:
+                await _expire(client)
+                expired_at = asyncio.get_running_loop().time()
+        except DatabaseError as exc:
+            _logger.warning("looking for jobs of dead workers failed: %s", type(exc).__name__)
+
+
+class _Worker:
+    """Runs jobs; keeps a handle per collection, so that its recipe is read once."""
+
+    def __init__(self, client: AsyncClient, limits: WorkerLimits) -> None:
+        self._client = client
+        self._limits = limits
+        self._collections: dict[tuple[int, int], AsyncCollection] = {}
+
+    async def run(self, *, tenant_id: int, collection_id: int, key: str) -> None:
+        """Make a document live, or keep why not; raises _TryAgain when that may pass."""
+        collection = await self._collection(tenant_id, collection_id)
+        if collection is None:
+            return
+        try:
+            async with collection.transaction() as conn:
+                taken = await take(conn, collection_id, key, max_attempts=self._limits.max_attempts)
+        except NotFoundError:
+            return  # The tenant or the collection was deleted, and the document with it.
+        if taken is not None:
+            await self._ingest(collection, collection_id, taken)
+
+    async def _ingest(self, collection: AsyncCollection, collection_id: int, taken: Taken) -> None:
+        try:
+            failure = await self._made_live(collection, collection_id, taken)
+        except asyncio.CancelledError:
+            async with collection.transaction() as conn:
+                await release(
+                    conn, collection_id, taken, status="queued", error=None, interrupted=True
+                )
+            raise
+        except RagpgError as exc:
+            failure = (str(exc), exc.retryable)
+        if failure is None:
+            return
+        message, retryable = failure
+        again = retryable and taken.attempts < self._limits.max_attempts
+        async with collection.transaction() as conn:
+            await release(
+                conn,
+                collection_id,
+                taken,
+                status="queued" if again else "failed",
+                error=message,
+            )
+        if again:
+            raise _TryAgain(self._limits.wait_s(taken.attempts))
+
+    async def _made_live(
+        self, collection: AsyncCollection, collection_id: int, taken: Taken
+    ) -> tuple[str, bool] | None:
+        """None, or why the document is not live and whether that may pass."""
+        recipe = await collection.recipe()
+        providers = self._client.providers
+        ingestion = Ingestion(
+            transaction=collection.transaction,
+            collection=collection.name,
+            collection_id=collection_id,
+            recipe=recipe,
+            embedder=providers.embedder(recipe, collection.name),
+            context_writer=providers.context_writer(recipe, collection.name),
+            from_files=False,
+            claims={taken.document.key: taken.claim},
+        )
+        report = await ingestion.run(given([taken.document]))
+        if not report.failed:
+            return None
+        return report.failed[0].message, report.failed[0].retryable
+
+    async def _collection(self, tenant_id: int, collection_id: int) -> AsyncCollection | None:
+        numbers = (tenant_id, collection_id)
+        if numbers not in self._collections:
+            async with self._client.transaction(None) as conn:
+                rows = await fetch_rows(
+                    conn,
+                    STATEMENTS["home"],
+                    {"tenant_id": tenant_id, "collection_id": collection_id},
+                )
+            if not rows:
+                return None
+            self._collections[numbers] = self._client.collection(
+                tenant=rows[0]["tenant"], name=rows[0]["collection"]
+            )
+        return self._collections[numbers]

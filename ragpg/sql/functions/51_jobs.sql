@@ -1,0 +1,171 @@
+-- 51_jobs.sql: background ingestion. A staged document says what is to be done, a job only who is
+-- next: a job that was lost is made again from the rows.
+
+create or replace function ragpg_jobs.lock_of(tenant integer, home integer, document_key text)
+returns text
+language sql immutable parallel safe
+begin atomic
+    -- A hash, since a key of 1000 characters is longer than an index entry may be.
+    select concat_ws('/', tenant, home, encode(sha256(convert_to(document_key, 'UTF8')), 'hex'));
+end;
+comment on function ragpg_jobs.lock_of(integer, integer, text) is
+    'What two jobs of one document share, so that they never run at once.';
+
+create or replace function ragpg_jobs.defer_ingest(tenant integer, home integer, keys text[])
+returns void
+language plpgsql volatile security definer
+set search_path = ragpg_jobs, pg_catalog, pg_temp
+as $$
+begin
+    -- A waiting job of the document does for this version too; it need not wait for its next try.
+    update procrastinate_jobs set scheduled_at = now()
+     where procrastinate_jobs.status = 'todo' and procrastinate_jobs.scheduled_at > now()
+       and procrastinate_jobs.lock in (
+               select lock_of(tenant, home, wanted.key) from unnest(keys) as wanted(key));
+    perform procrastinate_defer_jobs_v1(array_agg(
+                row('ragpg', 'ragpg.ingest', 0, lock_of(tenant, home, wanted.key), null,
+                    jsonb_build_object('tenant_id', tenant, 'collection_id', home,
+                                       'key', wanted.key), null)::procrastinate_job_to_defer_v1
+                order by wanted.place))
+       from unnest(keys) with ordinality as wanted(key, place)
+      where not exists (
+                select from procrastinate_jobs
+                 where procrastinate_jobs.status = 'todo'
+                   and procrastinate_jobs.lock = lock_of(tenant, home, wanted.key))
+     having count(*) > 0;
+end $$;
+comment on function ragpg_jobs.defer_ingest(integer, integer, text[]) is
+    'One job for each of these documents that has none waiting, in this transaction.';
+
+create or replace function ragpg.enqueue(collection text, document_keys text[]) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tenant integer := ragpg.current_tenant();
+    home integer := ragpg.collection_number(enqueue.collection);
+    queued text[];
+begin
+    with waiting as (
+        update ragpg.staged_document
+           set status = 'queued', attempts = 0, queued_at = now(), claim = null, updated_at = now()
+         where staged_document.tenant_id = tenant and staged_document.collection_id = home
+           and staged_document.key = any (document_keys)
+           -- One that could not be read has no text to work on.
+           and staged_document.content_hash <> ''
+        returning staged_document.key
+    )
+    select coalesce(array_agg(waiting.key order by array_position(document_keys, waiting.key)), '{}')
+      into queued from waiting;
+    perform ragpg_jobs.defer_ingest(tenant, home, queued);
+    return cardinality(queued);
+end $$;
+comment on function ragpg.enqueue(text, text[]) is
+    'Gives staged documents to the workers, in this transaction, those that failed with all their tries anew; their last error stays until they succeed. Returns how many.';
+
+create or replace function ragpg_jobs.home(tenant_id integer, collection_id integer)
+returns table (tenant text, collection text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select tenant.key, collection.name
+      from ragpg.collection
+      join ragpg.tenant on tenant.tenant_id = collection.tenant_id
+     where collection.tenant_id = home.tenant_id and collection.collection_id = home.collection_id;
+end;
+comment on function ragpg_jobs.home(integer, integer) is
+    'The names by which a worker opens the collection of a job. No row when it is gone.';
+
+create or replace function ragpg_jobs.reclaim(
+    stalled_after_s double precision, lost_after_s double precision
+) returns integer
+language plpgsql volatile security definer
+set search_path = ragpg_jobs, pg_catalog, pg_temp
+as $$
+declare
+    stalled bigint;
+    lost record;
+    reclaimed integer := 0;
+begin
+    for stalled in
+        select job.id
+          from procrastinate_jobs as job
+          left join procrastinate_workers as worker on worker.id = job.worker_id
+         where job.status = 'doing'
+           and (worker.id is null
+                or worker.last_heartbeat < now() - make_interval(secs => stalled_after_s))
+           for update of job skip locked
+    loop
+        perform procrastinate_retry_job_v2(stalled, now(), null, null, null);
+        reclaimed := reclaimed + 1;
+    end loop;
+    for lost in
+        select document.tenant_id, document.collection_id, array_agg(document.key) as keys
+          from ragpg.staged_document as document
+         where document.status in ('queued', 'staged') and document.queued_at is not null
+           -- Who collects its batch publishes it.
+           and not document.batched
+           and document.updated_at < now() - make_interval(secs => lost_after_s)
+           and not exists (
+                   select from procrastinate_jobs as job
+                    where job.status in ('todo', 'doing')
+                      and job.lock = lock_of(document.tenant_id, document.collection_id, document.key))
+         group by document.tenant_id, document.collection_id
+    loop
+        perform defer_ingest(lost.tenant_id, lost.collection_id, lost.keys);
+        reclaimed := reclaimed + cardinality(lost.keys);
+    end loop;
+    return reclaimed;
+end $$;
+comment on function ragpg_jobs.reclaim(double precision, double precision) is
+    'Puts back the jobs of workers without a heartbeat, and makes those that documents wait for and that are gone. Times are the server''s, so the workers'' clocks do not matter. Returns how many.';
+
+create or replace function ragpg_jobs.expire() returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    before text := current_setting('ragpg.tenant_id', true);
+    overdue record;
+    deleted integer := 0;
+begin
+    for overdue in
+        select distinct collection.tenant_id, collection.name
+          from ragpg.document
+          join ragpg.collection using (tenant_id, collection_id)
+         where document.expires_at <= now()
+         order by collection.tenant_id, collection.name
+    loop
+        perform set_config('ragpg.tenant_id', overdue.tenant_id::text, true);
+        deleted := deleted + (select count(*) from ragpg.delete_expired(overdue.name));
+    end loop;
+    perform set_config('ragpg.tenant_id', coalesce(before, ''), true);
+    return deleted;
+end $$;
+comment on function ragpg_jobs.expire() is
+    'Deletes what has expired, of all tenants; for workers. Returns how many documents.';
+
+create or replace view ragpg.ingest_status with (security_invoker = true) as
+select collection.tenant_id, collection.name as collection,
+       (select count(*) from ragpg.document
+         where document.tenant_id = collection.tenant_id
+           and document.collection_id = collection.collection_id) as live,
+       counted.queued, counted.retrying, counted.in_work, counted.failed, counted.no_text,
+       counted.waiting_since
+  from ragpg.collection
+ cross join lateral (
+           select count(*) filter (where staged_document.status = 'queued'
+                                     and staged_document.last_error is null) as queued,
+                  count(*) filter (where staged_document.status = 'queued'
+                                     and staged_document.last_error is not null) as retrying,
+                  count(*) filter (where staged_document.status = 'staged') as in_work,
+                  count(*) filter (where staged_document.status = 'failed') as failed,
+                  count(*) filter (where staged_document.status = 'no_text') as no_text,
+                  min(staged_document.queued_at) filter (
+                      where staged_document.status = 'queued') as waiting_since
+             from ragpg.staged_document
+            where staged_document.tenant_id = collection.tenant_id
+              and staged_document.collection_id = collection.collection_id
+       ) as counted;
+comment on view ragpg.ingest_status is
+    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, failed, or hold no text.';

@@ -1,0 +1,94 @@
+-- Documents that workers make live.
+
+-- name: queue_document
+-- Keeps the text and ends any older claim; ragpg.enqueue, right after, makes the job.
+insert into ragpg.staged_document (
+    tenant_id, collection_id, key, status, text, content_hash, title, source, tags, metadata,
+    modified_at, owner, review_by, expires_at, media_type, page_starts)
+values (
+    ragpg.current_tenant(), %(collection_id)s, %(key)s, 'queued', %(text)s, %(content_hash)s,
+    %(title)s, %(source)s, %(tags)s, %(metadata)s, %(modified_at)s, %(owner)s, %(review_by)s,
+    %(expires_at)s, %(media_type)s, %(page_starts)s)
+    on conflict (tenant_id, collection_id, key) do update
+   set claim = null, text = excluded.text, content_hash = excluded.content_hash,
+       title = excluded.title, source = excluded.source, tags = excluded.tags,
+       metadata = excluded.metadata, modified_at = excluded.modified_at, owner = excluded.owner,
+       review_by = excluded.review_by, expires_at = excluded.expires_at,
+       media_type = excluded.media_type, page_starts = excluded.page_starts;
+
+-- name: enqueue
+-- Without keys, all that failed.
+select ragpg.enqueue(
+           %(collection)s,
+           coalesce(%(keys)s::text[], array(
+               select staged_document.key from ragpg.staged_document
+                where staged_document.tenant_id = ragpg.current_tenant()
+                  and staged_document.collection_id = ragpg.collection_number(%(collection)s)
+                  and staged_document.status = 'failed'
+                order by staged_document.key))) as queued;
+
+-- name: take
+-- Claims a document for a worker; the try is counted before it begins.
+update ragpg.staged_document
+   set claim = %(claim)s, status = 'staged', attempts = staged_document.attempts + 1,
+       updated_at = now()
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = %(key)s
+   and staged_document.status in ('queued', 'staged')
+   and staged_document.queued_at is not null
+   and staged_document.attempts < %(max_attempts)s
+returning staged_document.key, staged_document.text, staged_document.title, staged_document.source,
+          staged_document.tags, staged_document.metadata, staged_document.modified_at,
+          staged_document.owner, staged_document.review_by, staged_document.expires_at,
+          staged_document.media_type, staged_document.page_starts, staged_document.attempts;
+
+-- name: bury
+-- Every try ended without an error or a result: its workers were killed.
+update ragpg.staged_document
+   set status = 'failed', claim = null, updated_at = now(),
+       last_error = concat(
+           'each of ', staged_document.attempts, ' workers was killed or crashed over this document;'
+           ' look at their logs, then queue it again',
+           '; the last error before: ' || staged_document.last_error)
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = %(key)s
+   and staged_document.status in ('queued', 'staged')
+   and staged_document.queued_at is not null
+   and staged_document.attempts >= %(max_attempts)s;
+
+-- name: release
+-- A try that was interrupted is none.
+update ragpg.staged_document
+   set status = %(status)s, last_error = coalesce(%(last_error)s, staged_document.last_error),
+       attempts = staged_document.attempts - case when %(interrupted)s then 1 else 0 end,
+       claim = null, updated_at = now()
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = %(key)s
+   and staged_document.claim = %(claim)s;
+
+-- name: home
+select home.tenant, home.collection
+  from ragpg_jobs.home(%(tenant_id)s, %(collection_id)s) as home;
+
+-- name: reclaim
+select ragpg_jobs.reclaim(%(stalled_after_s)s, %(lost_after_s)s) as reclaimed;
+
+-- name: expire
+select ragpg_jobs.expire() as deleted;
+
+-- name: status
+select ingest_status.collection, ingest_status.live, ingest_status.queued, ingest_status.retrying,
+       ingest_status.in_work, ingest_status.failed, ingest_status.no_text,
+       ingest_status.waiting_since
+  from ragpg.ingest_status
+ order by ingest_status.collection;
+
+-- name: problems
+select pending.collection, pending.key, pending.status, pending.attempts, pending.last_error
+  from ragpg.pending
+ where pending.last_error is not null
+ order by pending.collection, pending.key
+ limit %(limit)s;

@@ -1,0 +1,40 @@
+"""`ragpg stale` and `ragpg expire` as their user sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import CommandLine
+
+
+@pytest.fixture
+def ragpg(database) -> CommandLine:
+    return CommandLine({"RAGPG_DATABASE_URL": database.service_url, "RAGPG_ACTOR": "kim"})
+
+
+def test_what_is_due_is_listed_and_what_is_over_is_deleted(ragpg, tmp_path: Path, owner):
+    (tmp_path / "due.md").write_text("---\nowner: people\nreview_by: 2020-01-01\n---\n\nLeave.\n")
+    (tmp_path / "over.md").write_text("---\nexpires_at: 2020-01-01\n---\n\nOld leave.\n")
+    (tmp_path / "fresh.md").write_text("New leave.\n")
+    ragpg("ingest", str(tmp_path), "-t", "acme")
+    lines = ragpg("stale", "-t", "acme").stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[:3] == ["due.md", "people", "2020-01-01"]
+    everything = json.loads(ragpg("stale", "-t", "acme", "--unmodified-days", "0", "--json").stdout)
+    assert [one["document_key"] for one in everything] == ["due.md", "fresh.md"]
+    gone = ragpg("expire", "-t", "acme")
+    assert (gone.stdout, gone.stderr) == ("over.md\n", "1 deleted\n")
+    assert json.loads(ragpg("expire", "-t", "acme", "--json").stdout) == []
+    assert owner.execute(
+        "select document_key, actor from ragpg.document_history where action = 'expired'"
+    ).fetchall() == [("over.md", "kim")]
+
+
+def test_nothing_due_is_said_in_a_sentence(ragpg, tmp_path: Path):
+    (tmp_path / "fresh.md").write_text("New leave.\n")
+    ragpg("ingest", str(tmp_path))
+    assert ragpg("stale").stdout == "nothing to review\n"
+    assert "has no collection 'other'" in ragpg("stale", "-c", "other", code=2).stderr
