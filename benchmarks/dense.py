@@ -200,9 +200,9 @@ def load(conn: psycopg.Connection, corpus: Corpus) -> None:
     conn.execute(
         "insert into ragpg.collection (tenant_id, collection_id, name, embedding_provider,"
         " embedding_model, dimensions, embedding_dtype, context_provider, context_model,"
-        " context_prompt_version, glossary, splitter, max_tokens, overlap_tokens, language, facets)"
+        " context_prompt_version, glossary, splitter, max_tokens, overlap_tokens, language)"
         " overriding system value select n, n, 'docs', 'local', 'synthetic', %s, 'float', 'none',"
-        " 'none', 1, '', 'section', 400, 50, 'english', '{}' from unnest(%s::int[]) as n",
+        " 'none', 1, '', 'section', 400, 50, 'english' from unnest(%s::int[]) as n",
         [dimensions, numbers],
     )
     columns = (

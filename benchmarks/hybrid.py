@@ -47,7 +47,7 @@ RECIPE = {
     "embedding_provider": "local", "embedding_model": "synthetic",
     "dimensions": hybrid_data.DIMENSIONS, "embedding_dtype": "float", "context_provider": "none",
     "context_model": "none", "context_prompt_version": 1, "glossary": "", "splitter": "whole",
-    "max_tokens": 400, "overlap_tokens": 0, "language": "english", "facets": [],
+    "max_tokens": 400, "overlap_tokens": 0, "language": "english",
 }  # fmt: skip
 # The rows that publish writes; chunk i of the corpus is chunk i + 1, a document of one chunk.
 ADD = """

@@ -35,7 +35,7 @@ RECIPE = {
     "embedding_provider": "local", "embedding_model": "none", "dimensions": 3,
     "embedding_dtype": "float", "context_provider": "none", "context_model": "none",
     "context_prompt_version": 1, "glossary": "", "splitter": "whole", "max_tokens": 400,
-    "overlap_tokens": 0, "language": "english", "facets": [],
+    "overlap_tokens": 0, "language": "english",
 }  # fmt: skip
 # The rows that publish writes before it calls lexical_add.
 ADD = """

@@ -87,7 +87,6 @@ class CollectionHandle:
             if not rows:
                 raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
             row = rows[0]
-            row["facets"] = tuple(row["facets"])
             names = [each.name for each in fields(Recipe)]
             self._known = Known(
                 collection_id=row["collection_id"],

@@ -46,7 +46,6 @@ collection = Table(
     Column("max_tokens", Integer, nullable=False),
     Column("overlap_tokens", Integer, nullable=False),
     Column("language", Text, nullable=False),
-    Column("facets", ARRAY(Text), nullable=False),
     Column("created_at", _MOMENT, nullable=False),
     Column("context_reuse", Text, nullable=False),
     Column("failed_contexts", Text, nullable=False),

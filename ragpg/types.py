@@ -83,8 +83,7 @@ class Recipe:
     """How a collection's documents become chunks, contexts and vectors; fixed for its life.
 
     Sizes are tokens as `ragpg.tokens.count_tokens` counts them. `overlap_tokens` applies to text
-    that has no structure. `facets` name metadata keys of few values,
-    which filter inside the BM25 scan.
+    that has no structure.
 
     `context_reuse`: an edited document keeps the contexts of the chunks whose text is the same
     (`chunk`), or is contextualized anew as a whole (`document`). `failed_contexts`: a document of
@@ -103,7 +102,6 @@ class Recipe:
     max_tokens: int = 400
     overlap_tokens: int = 50
     language: str = "english"
-    facets: tuple[str, ...] = ()
     context_reuse: Literal["chunk", "document"] = "chunk"
     failed_contexts: Literal["publish", "hold"] = "publish"
 

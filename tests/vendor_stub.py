@@ -111,7 +111,7 @@ class VendorStub:
         self._script: list[Scripted] = []
         self._lock = threading.Condition()
         handler = type("StubHandler", (_Handler,), {"stub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.anthropic_url = self.url
@@ -347,6 +347,11 @@ def overlap_scores(query: str, texts: Iterable[str]) -> list[tuple[int, float]]:
         for i, text in enumerate(texts)
     ]
     return sorted(scores, key=lambda pair: (-pair[1], pair[0]))
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """Nothing: a client that was killed resets its connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):

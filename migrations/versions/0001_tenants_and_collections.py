@@ -75,7 +75,6 @@ create table ragpg.collection (
         constraint overlap_smaller_than_chunk
         check (overlap_tokens >= 0 and overlap_tokens < max_tokens),
     language text not null,
-    facets text[] not null,
     created_at timestamptz not null default now(),
     primary key (tenant_id, collection_id),
     constraint collection_name_unique unique (tenant_id, name)
@@ -100,8 +99,6 @@ comment on column ragpg.collection.max_tokens is 'Recipe: largest chunk, in esti
 comment on column ragpg.collection.overlap_tokens is
     'Recipe: overlap of neighbours in text without structure, in estimated tokens.';
 comment on column ragpg.collection.language is 'Recipe: text search configuration for BM25.';
-comment on column ragpg.collection.facets is
-    'Recipe: metadata keys of few values that filter inside the BM25 scan.';
 comment on column ragpg.collection.created_at is 'When the collection was made.';
 
 create table ragpg.collection_alias (

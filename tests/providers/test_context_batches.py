@@ -40,7 +40,6 @@ RECIPE = {
     "max_tokens": 400,
     "overlap_tokens": 50,
     "language": "english",
-    "facets": [],
 }
 
 

@@ -32,9 +32,9 @@ def make_collection(
         insert into ragpg.collection (
             tenant_id, name, embedding_provider, embedding_model, dimensions, embedding_dtype,
             context_provider, context_model, context_prompt_version, glossary, splitter, max_tokens,
-            overlap_tokens, language, facets)
+            overlap_tokens, language)
         values (ragpg.create_tenant(%s), %s, 'local', 'model', %s, 'float', 'none', 'none', 1, '', 'section', 400, 50,
-                'english', '{}')
+                'english')
         returning tenant_id, collection_id
         """,
         [tenant, name, dimensions],

@@ -25,7 +25,6 @@ RECIPE = {
     "max_tokens": 400,
     "overlap_tokens": 0,
     "language": "english",
-    "facets": [],
 }
 ADD_DOCUMENT = """
 with made as (

@@ -32,7 +32,6 @@ RECIPE = {
     "max_tokens": 400,
     "overlap_tokens": 0,
     "language": "english",
-    "facets": [],
 }
 STAGE = """
 insert into ragpg.staged_document (

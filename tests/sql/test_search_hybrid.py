@@ -120,10 +120,15 @@ def test_a_chunk_that_is_fourth_in_both_arms_beats_the_first_of_one(owner):
         *(single(f"word{n}", "valve", "[0,1,0]") for n in range(3)),
         *(single(f"far{n}", f"else{n}", "[-1,0,0]") for n in range(3)),
     )
-    found = hybrid(owner, "valve", "[1,0,0]", "chunk_id, fused_score", k=1, depth=4)
+    found = hybrid(owner, "valve", "[1,0,0]", "chunk_id, fused_score", k=1, depth=4, dense_weight=1)
     assert found == [(ids[3], pytest.approx(2 / 64))]
     rest = hybrid(
-        owner, "valve", "[1,0,0]", "chunk_id, dense_rank, lexical_rank, fused_score", depth=4
+        owner,
+        "valve",
+        "[1,0,0]",
+        "chunk_id, dense_rank, lexical_rank, fused_score",
+        depth=4,
+        dense_weight=1,
     )
     assert rest == [
         (ids[3], 4, 4, pytest.approx(2 / 64)),
@@ -156,6 +161,7 @@ def test_a_chunk_that_an_arm_lacks_has_no_rank_but_its_true_score_there(owner):
         "[1,0,0]",
         "chunk_id, dense_rank, dense_score, lexical_rank, lexical_score",
         depth=1,
+        dense_weight=1,
     )
     assert rows == [
         (ids[0], 1, pytest.approx(1.0), None, 0.0),
@@ -268,7 +274,7 @@ def test_a_query_or_a_vector_alone_searches_one_arm_and_none_is_refused(owner):
         ({"rrf_k": -1}, "rrf_k is -1"),
         ({"dense_weight": -0.5}, "the weights are -0.5 and 1"),
         ({"dense_weight": float("nan")}, "the weights are NaN and 1"),
-        ({"lexical_weight": float("inf")}, "the weights are 1 and Infinity"),
+        ({"lexical_weight": float("inf")}, "the weights are 0.6 and Infinity"),
         ({"dense_weight": 0, "lexical_weight": 0}, "one weight above 0"),
     ],
 )

@@ -67,17 +67,17 @@ begin
     insert into ragpg.collection (
         tenant_id, name, embedding_provider, embedding_model, dimensions, embedding_dtype,
         context_provider, context_model, context_prompt_version, glossary,
-        splitter, max_tokens, overlap_tokens, language, facets, context_reuse, failed_contexts)
+        splitter, max_tokens, overlap_tokens, language, context_reuse, failed_contexts)
     select tenant, create_collection.name,
            given.embedding_provider, given.embedding_model, given.dimensions, given.embedding_dtype,
            given.context_provider, given.context_model, given.context_prompt_version, given.glossary,
-           given.splitter, given.max_tokens, given.overlap_tokens, given.language, given.facets,
+           given.splitter, given.max_tokens, given.overlap_tokens, given.language,
            coalesce(given.context_reuse, 'chunk'), coalesce(given.failed_contexts, 'publish')
       from jsonb_to_record(create_collection.recipe) as given(
                embedding_provider text, embedding_model text, dimensions integer,
                embedding_dtype text, context_provider text, context_model text,
                context_prompt_version integer, glossary text, splitter text,
-               max_tokens integer, overlap_tokens integer, language text, facets text[],
+               max_tokens integer, overlap_tokens integer, language text,
                context_reuse text, failed_contexts text)
         on conflict on constraint collection_name_unique do nothing
     returning collection.collection_id into made_id;

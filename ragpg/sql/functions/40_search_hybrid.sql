@@ -13,7 +13,7 @@ create or replace function ragpg.search_hybrid(
     modified_before timestamptz default null,
     key_prefix text default null,
     filter jsonpath default null,
-    dense_weight double precision default 1,
+    dense_weight double precision default 0.6,
     lexical_weight double precision default 1,
     rrf_k integer default 60,
     exclude bigint[] default '{}',
@@ -67,7 +67,7 @@ begin
             message = format('rrf_k is %s, the weights are %s and %s: each must be 0 to 1000000, and one weight above 0',
                              coalesce(rrf_k::text, 'null'), coalesce(dense_weight::text, 'null'),
                              coalesce(lexical_weight::text, 'null')),
-            hint = 'The usual values are rrf_k 60 and both weights 1.';
+            hint = 'The usual values are rrf_k 60, dense_weight 0.6 and lexical_weight 1.';
     end if;
     if query is null and query_embedding is null then
         raise exception using errcode = 'RG009',

@@ -8,7 +8,7 @@ select collection.collection_id, collection.name,
        collection.embedding_provider, collection.embedding_model, collection.dimensions,
        collection.embedding_dtype, collection.context_provider, collection.context_model,
        collection.context_prompt_version, collection.glossary, collection.splitter,
-       collection.max_tokens, collection.overlap_tokens, collection.language, collection.facets,
+       collection.max_tokens, collection.overlap_tokens, collection.language,
        collection.context_reuse, collection.failed_contexts
   from ragpg.collection
  where collection.tenant_id = ragpg.current_tenant()
