@@ -12,6 +12,8 @@ import psycopg
 
 def cpu_seconds(conn: psycopg.Connection[Any]) -> float:
     """CPU used so far by this process and by the server with all its processes, past ones too."""
+    # A backend that has just ended is in neither account until the postmaster has seen it end.
+    time.sleep(0.2)
     row = conn.execute("select pg_read_file('postmaster.pid', 0, 20)::text").fetchone()
     postmaster = int(str(row[0]).split()[0]) if row else 0
     tick = os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
-import numpy as np
 from pgvector import HalfVector
 
 from ragpg.database import statements
@@ -21,12 +20,9 @@ from ragpg.fanout import fan_out
 from ragpg.protocols import DocumentEmbedder, Embedder
 from ragpg.staging import Staged, Transaction, record_usage
 from ragpg.types import Embedded, Usage
+from ragpg.vectors import storable
 
 SET_EMBEDDINGS = statements("index")["set_embeddings"]
-# Largest finite value of IEEE 754 half precision, in which vectors are stored.
-HALF_MAX = 65_504.0
-# Smallest number above zero in it; below, everything would be stored as zero.
-HALF_MIN = 6e-8
 # A batch is stored as a whole, so this is also what a crash loses at most, times those in flight.
 BATCH_CHUNKS = 256
 BATCHES_IN_FLIGHT = 4
@@ -143,17 +139,20 @@ class _Work:
 
     async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
         self.usage += embedded.usage
-        if embedded.usage:
+        embedder = self._embedder
+        matrix = storable(embedded.vectors, count=len(items), dimensions=embedder.dimensions)
+        if isinstance(matrix, str):
+            # Nothing of it can be kept, but it was paid for.
             async with self._transaction() as conn:
                 await record_usage(conn, self._collection_id, embedded.usage)
-        matrix = checked_vectors(
-            embedded.vectors,
-            count=len(items),
-            dimensions=self._embedder.dimensions,
-            provider=self._embedder.provider,
-            model=self._embedder.model,
-        )
+            raise InvalidProviderResponse(
+                f"{embedder.provider} {embedder.model} {matrix}; nothing of this batch was stored,"
+                " try again",
+                provider=embedder.provider,
+                model=embedder.model,
+            )
         async with self._transaction() as conn:
+            await record_usage(conn, self._collection_id, embedded.usage)
             await conn.execute(
                 SET_EMBEDDINGS,
                 {
@@ -179,33 +178,3 @@ def _named(exc: ProviderError, item: _Item) -> ProviderError:
         status=exc.status,
         request_id=exc.request_id,
     )
-
-
-def checked_vectors(
-    vectors: Sequence[Sequence[float]], *, count: int, dimensions: int, provider: str, model: str
-) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """The vectors as a float32 matrix of (count, dimensions), each finite and not zero.
-
-    Raises InvalidProviderResponse naming the first vector that is not, counted from 0.
-    """
-
-    def refused(what: str) -> InvalidProviderResponse:
-        return InvalidProviderResponse(
-            f"{provider} {model} {what}; nothing of this batch was stored, try again",
-            provider=provider,
-            model=model,
-        )
-
-    if len(vectors) != count:
-        raise refused(f"gave {len(vectors)} vectors for {count} texts")
-    for number, vector in enumerate(vectors):
-        if len(vector) != dimensions:
-            raise refused(f"gave vector {number} with {len(vector)} of {dimensions} dimensions")
-    matrix = np.asarray(vectors, dtype=np.float32).reshape(count, dimensions)
-    for number, row in enumerate(matrix):
-        if not np.isfinite(row).all():
-            raise refused(f"gave vector {number} with a value that is not finite")
-        largest = float(np.abs(row).max())
-        if not HALF_MIN <= largest <= HALF_MAX:
-            raise refused(f"gave vector {number} whose largest value is {largest:g}")
-    return matrix

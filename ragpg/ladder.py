@@ -87,9 +87,11 @@ class Plan:
     contexts: Mapping[tuple[str, int], str] | None
 
     def tenant_of(self, query: Query) -> str:
+        """Whose documents the query asks; empty where the data names no tenant."""
         return _tenant(query.metadata)
 
     def ids(self, hits: Hits) -> list[str]:
+        """What judgements name of these hits, best first: chunk ids, or each document once."""
         if self.spans is None:
             return list(dict.fromkeys(hit.document_key for hit in hits))
         return [self.chunk_ids[hit.document_key, hit.position] for hit in hits]
@@ -137,6 +139,7 @@ def _tenant(metadata: Mapping[str, object]) -> str:
 
 
 def plan_of(data: EvaluationData) -> Plan:
+    """The documents by tenant, and given chunks as spans of their documents."""
     tenants: dict[str, list[Document]] = defaultdict(list)
     for document in data.documents:
         metadata = {key: value for key, value in document.metadata.items() if key != "tenant"}
@@ -187,6 +190,7 @@ async def ingest(
     made: list[AsyncCollection],
     progress: Progress,
 ) -> dict[str, AsyncCollection]:
+    """New collections of the recipe by tenant, filled with the documents; appended to `made`."""
     handles = {}
     total, done = len(plan.data.documents), 0
     step = f"ingesting, contexts: {recipe.context_provider}"
@@ -227,6 +231,7 @@ async def _aiter(documents: Sequence[Document]) -> AsyncIterator[Document]:
 async def embed_queries(
     client: AsyncClient, plan: Plan, recipe: Recipe
 ) -> dict[str, Sequence[float]]:
+    """The vector of each query by its id."""
     queries = plan.data.queries
     embedder = client.providers.embedder(recipe, "evaluation")
     embedded = await embedder.embed([query.text for query in queries], purpose="query")

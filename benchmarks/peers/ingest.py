@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from benchmarks.peers.run import Haystack, LangChain, LlamaIndex, Peer
+from benchmarks.peers.run import Haystack, LangChain, LlamaIndex
 from benchmarks.server_cpu import cpu_seconds
 
 BATCH = 1000
@@ -62,7 +62,7 @@ def drop_vector_index(conn: psycopg.Connection[Any], table: str) -> None:
         conn.execute(f'drop index "{name}"')
 
 
-def timed(conn: psycopg.Connection[Any], peer: Peer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def timed(conn: psycopg.Connection[Any], peer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The peer's own insert, a thousand rows a call."""
     conn.execute("checkpoint")
     cpu, start = cpu_seconds(conn), time.perf_counter()
@@ -79,7 +79,7 @@ def timed(conn: psycopg.Connection[Any], peer: Peer, rows: list[dict[str, Any]])
     }
 
 
-def run(peer: Peer, dsn: str, rows: list[dict[str, Any]], held: int) -> list[dict[str, Any]]:
+def run(peer: Any, dsn: str, rows: list[dict[str, Any]], held: int) -> list[dict[str, Any]]:
     """Empty with and without a vector index, then full without."""
     found = []
     with psycopg.connect(dsn, autocommit=True) as conn:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ragpg.errors import EmptyQueryError, InputError
 from ragpg.providers.failures import Vendor, invalid
 from ragpg.tokens import is_blank
 from ragpg.types import Hits
+from ragpg.vectors import storable
 
 
 def require_query(query: str) -> str:
@@ -31,26 +30,11 @@ def require_texts(texts: Sequence[str]) -> None:
 def checked_vectors(
     vendor: Vendor, vectors: Sequence[Sequence[float]], *, count: int, dimensions: int
 ) -> list[list[float]]:
-    """The vectors as float lists, or InvalidProviderResponse naming what is wrong with which.
-
-    Wrong are: another count, another length, NaN, infinity, all zero.
-    """
-    if len(vectors) != count:
-        raise invalid(vendor, f"returned {len(vectors)} vectors for {count} texts")
-    for place, vector in enumerate(vectors):
-        if len(vector) != dimensions:
-            raise invalid(
-                vendor,
-                f"returned a vector of length {len(vector)} instead of {dimensions} "
-                f"for text {place} of {count}",
-            )
-    values = np.asarray(vectors, dtype=np.float64).reshape(count, dimensions)
-    usable = np.isfinite(values).all(axis=1) & values.any(axis=1)
-    if not usable.all():
-        place = int(np.argmin(usable))
-        kind = "only zeros" if np.isfinite(values[place]).all() else "NaN or infinity"
-        raise invalid(vendor, f"returned a vector of {kind} for text {place} of {count}")
-    lists: list[list[float]] = values.tolist()
+    """The vectors as float lists, or InvalidProviderResponse naming what is wrong with which."""
+    checked = storable(vectors, count=count, dimensions=dimensions)
+    if isinstance(checked, str):
+        raise invalid(vendor, checked)
+    lists: list[list[float]] = checked.tolist()
     return lists
 
 

@@ -18,9 +18,7 @@ class CommandLine:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RAGPG_")
+            name: value for name, value in os.environ.items() if not name.startswith("RAGPG_")
         } | environment
 
     def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -61,13 +59,21 @@ def test_the_main_job_from_the_command_line(ragpg):
     answered = ragpg("ask", "What happened on 2025-05-18?", "-t", "acme").stdout
     assert "[1] warehouse-cost-runbook.md, Warehouse cost runbook > 5. Incidents" in answered
     assert "no model wrote this" in answered
-    answer = json.loads(ragpg("ask", "What is the parental leave policy?", "-t", "acme", "--json").stdout)
+    answer = json.loads(
+        ragpg("ask", "What is the parental leave policy?", "-t", "acme", "--json").stdout
+    )
     assert (answer["supported"], answer["citations"]) == (False, [])
     only = json.loads(
-        ragpg("search", "incident", "-t", "acme", "--json", "--where", '{"tags": {"any": ["cost"]}}').stdout
+        ragpg(
+            "search", "incident", "-t", "acme", "--json", "--where", '{"tags": {"any": ["cost"]}}'
+        ).stdout
     )
     assert {hit["document_key"] for hit in only["hits"]} == {"warehouse-cost-runbook.md"}
-    rows = json.loads(ragpg("sql", "select key, chunks from ragpg.document_overview", "-t", "acme", "--json").stdout)
+    rows = json.loads(
+        ragpg(
+            "sql", "select key, chunks from ragpg.document_overview", "-t", "acme", "--json"
+        ).stdout
+    )
     assert {row["key"] for row in rows} == {path.name for path in EXAMPLES.glob("*.md")}
     assert json.loads(ragpg("index", "plan", "--json").stdout)["changes"] == []
     findings = json.loads(ragpg("doctor", "--json").stdout)

@@ -71,7 +71,7 @@ def on_a_terminal(ragpg: CommandLine, answer: str, *arguments: str) -> tuple[int
     """The exit code and output of a command whose standard input is a terminal."""
     controller, terminal = pty.openpty()
     os.write(controller, f"{answer}\n".encode())
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-m", "ragpg", *arguments],
         env=ragpg.environment,
         stdin=terminal,

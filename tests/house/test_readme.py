@@ -47,7 +47,8 @@ def test_ten_lines_of_python_and_ten_of_sql_run_and_find_the_same(database):
 
 
 def test_every_command_of_the_command_line_is_in_the_readme():
-    commands = typer.main.get_command(app).commands
+    group = typer.main.get_command(app)
+    commands = getattr(group, "commands", {})
     assert len(commands) >= 8
     for name in commands:
         assert re.search(rf"^ragpg {name}\b", README, flags=re.MULTILINE), name
@@ -64,5 +65,7 @@ def test_every_runtime_dependency_has_its_reason_in_the_readme():
 
 
 def test_every_link_and_file_that_the_readme_names_exists():
-    for name in re.findall(r"`((?:docs|docker|ragpg|examples|benchmarks|migrations)/[\w./-]*)`", README):
+    for name in re.findall(
+        r"`((?:docs|docker|ragpg|examples|benchmarks|migrations)/[\w./-]*)`", README
+    ):
         assert (ROOT / name).exists(), name

@@ -24,7 +24,7 @@ SDKS = ("voyageai", "cohere", "anthropic")
 )
 def test_a_module_loads_the_sdk_of_its_own_vendor_and_no_other(module, loaded):
     code = f"import sys, {module}; print([s for s in {SDKS} if s in sys.modules])"
-    shown = subprocess.run(  # noqa: S603 - our own interpreter and literals
+    shown = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == str(loaded)

@@ -17,7 +17,7 @@ FOR_BOTH = {
 }  # fmt: skip
 FOR_SERVICE = {
     "create_collection", "create_tenant", "delete_collection", "delete_document", "delete_expired",
-    "publish", "publish_documents", "rename_document", "set_alias",
+    "enqueue", "publish", "publish_documents", "rename_document", "set_alias",
 }  # fmt: skip
 
 

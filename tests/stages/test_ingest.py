@@ -193,7 +193,7 @@ async def test_a_document_comes_back_as_it_was_given(client):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("", "no_text"), (" \n\t\n", "no_text"), ("​​", "no_text")],
+    [("", "no_text"), (" \n\t\n", "no_text"), ("\u200b\u200b", "no_text")],
 )
 async def test_a_document_without_text_is_told_apart_and_its_neighbours_go_on(
     client, owner, text, reason
@@ -284,13 +284,13 @@ class BadEmbedder(testing.HashEmbedder):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ([0.0] * 256, "largest value is 0"),
-        ([math.nan] + [0.1] * 255, "not finite"),
-        ([math.inf] + [0.1] * 255, "not finite"),
-        ([1e-9] * 256, "largest value is 1e-09"),
-        ([1e6] * 256, "largest value is 1e+06"),
-        ([], "0 of 256 dimensions"),
-        ([0.1] * 255, "255 of 256 dimensions"),
+        ([0.0] * 256, "only zeros"),
+        ([math.nan] + [0.1] * 255, "NaN or infinity"),
+        ([math.inf] + [0.1] * 255, "NaN or infinity"),
+        ([1e-9] * 256, "largest value of 1e-09"),
+        ([1e6] * 256, "largest value of 1e+06"),
+        ([], "length 0 instead of 256"),
+        ([0.1] * 255, "length 255 instead of 256"),
     ],
 )
 async def test_a_bad_vector_fails_its_document_by_name_and_no_other(database, owner, bad, why):
@@ -319,7 +319,7 @@ async def test_fewer_vectors_than_texts_store_nothing_and_name_both_counts(datab
     async with client_on(database, embedder=ShortEmbedder()) as client:
         report = await client.collection(tenant="acme", name="handbook").ingest([leave()])
     assert [failure.reason for failure in report.failed] == ["provider"]
-    assert "gave 0 vectors for 1 texts" in report.failed[0].message
+    assert "returned 0 vectors for 1 texts" in report.failed[0].message
     assert owner.execute("select count(*) from ragpg.document").fetchone() == (0,)
 
 
@@ -368,7 +368,7 @@ async def test_a_key_given_twice_is_taken_once_and_reported(client):
 async def test_another_recipe_is_refused_with_the_way_out(client):
     handbook = client.collection(tenant="acme", name="handbook")
     await handbook.create(recipe())
-    with pytest.raises(errors.RecipeMismatch, match="max_tokens 20 .wanted 400.*swap the alias"):
+    with pytest.raises(errors.RecipeMismatch, match=r"max_tokens 20 .wanted 400.*swap the alias"):
         await handbook.create(replace(recipe(), max_tokens=400))
 
 

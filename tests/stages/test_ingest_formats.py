@@ -164,7 +164,7 @@ export class Cart {
         (Document(key="cart.ts", text=TYPESCRIPT, media_type="text"), 30, "  add(", "\n\n  clear"),
     ],
 )
-async def test_a_function_that_fits_is_in_one_chunk_with_its_blank_lines(  # noqa: PLR0917
+async def test_a_function_that_fits_is_in_one_chunk_with_its_blank_lines(
     client, owner: psycopg.Connection, document, max_tokens, first, after
 ):
     code = client.collection(tenant="acme", name="code")

@@ -387,6 +387,19 @@ async def test_the_service_cannot_browse_the_queue_and_a_reader_sees_nothing_of_
         assert conn.execute("select queued from ragpg.ingest_status").fetchall() == [(1,)]
 
 
+def test_the_queues_functions_are_not_for_everybody_and_pin_their_search_path(owner):
+    rows = owner.execute(
+        """
+        select proname, has_function_privilege('public', oid, 'execute'),
+               has_function_privilege('ragpg_reader', oid, 'execute'),
+               prosecdef and not coalesce(array_to_string(proconfig, ' ') like '%search_path=%', false)
+          from pg_proc where pronamespace = 'ragpg_jobs'::regnamespace
+        """
+    ).fetchall()
+    assert len(rows) > 15
+    assert [row for row in rows if any(row[1:])] == []
+
+
 async def test_a_document_that_failed_in_process_can_be_handed_to_the_workers(database, owner):
     async with client_on(database, embedder=FailingEmbedder(refused())) as client:
         handbook = client.collection(tenant="acme", name="handbook")
@@ -410,7 +423,7 @@ def test_two_worker_processes_share_the_work_and_stop_at_sigterm(database, owner
     environment = os.environ | {"RAGPG_DATABASE_URL": database.service_url}
 
     def ragpg(*arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(
             [sys.executable, "-m", "ragpg", *arguments],
             env=environment,
             stdout=subprocess.PIPE,

@@ -75,7 +75,7 @@ class Failing(Judge):
         super().__init__(())
         self.error = error
 
-    async def rerank(self, query: str, hits: Hits) -> Reranked:  # noqa: ARG002
+    async def rerank(self, query: str, hits: Hits) -> Reranked:
         await anyio.lowlevel.checkpoint()
         raise self.error
 
@@ -83,7 +83,7 @@ class Failing(Judge):
 class Sleeping(Judge):
     """Never answers."""
 
-    async def rerank(self, query: str, hits: Hits) -> Reranked:  # noqa: ARG002
+    async def rerank(self, query: str, hits: Hits) -> Reranked:
         await anyio.sleep_forever()
         raise AssertionError
 

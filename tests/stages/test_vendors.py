@@ -120,7 +120,9 @@ async def test_a_collection_made_with_a_vendor_says_which_key_it_needs(database,
     offline = Settings(database_url=SecretStr(database.service_url))
     async with AsyncClient(offline) as client:
         runbooks = client.collection(tenant="acme", name="runbooks")
-        with pytest.raises(errors.ConfigurationError, match="needs VOYAGE_API_KEY, which is not set"):
+        with pytest.raises(
+            errors.ConfigurationError, match="needs VOYAGE_API_KEY, which is not set"
+        ):
             await runbooks.search("valve")
 
 
@@ -136,7 +138,9 @@ async def test_a_voyage_context_recipe_embeds_the_chunks_of_a_document_together(
     async with AsyncClient(settings(database, stub)) as client:
         runbooks = client.collection(tenant="acme", name="runbooks")
         await runbooks.create(recipe)
-        report = await runbooks.ingest([Document(key="a.md", text=(EXAMPLES / "data-quality-runbook.md").read_text())])
+        report = await runbooks.ingest(
+            [Document(key="a.md", text=(EXAMPLES / "data-quality-runbook.md").read_text())]
+        )
         assert report.created == ("a.md",)
         assert report.chunks > 10
         assert await runbooks.search("late files")
