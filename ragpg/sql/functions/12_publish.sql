@@ -215,10 +215,15 @@ begin
                and not chunk.chunk_id = any (added)
                and (embedding.attributes, embedding.expires_at)
                    is distinct from (filed.attributes, filed.expires_at)
-            returning embedding.chunk_id
+            returning embedding.chunk_id, embedding.expires_at
         )
-        select coalesce(array_agg(changed.chunk_id), '{}') into refiled from changed;
-        -- Facets are keys of the lexical index, so changed metadata files a kept chunk anew.
+        -- The lexical index holds a copy of when a chunk expires, and nothing else of the document.
+        select coalesce(array_agg(changed.chunk_id), '{}') into refiled
+          from changed
+          join ragpg.lexeme_vector
+            on lexeme_vector.tenant_id = tenant and lexeme_vector.collection_id = home
+           and lexeme_vector.chunk_id = changed.chunk_id
+         where lexeme_vector.expires_at is distinct from changed.expires_at;
         perform ragpg.lexical_remove(tenant, home, refiled);
     end if;
     perform ragpg.lexical_add(tenant, home, added || refiled);

@@ -101,3 +101,27 @@ begin
         execute format('grant execute on function %s to ragpg_app, ragpg_reader', visible.name);
     end loop;
 end $$;
+
+-- Both may look at the dense arm, each at its tenant.
+grant select on
+    ragpg.dense_setting, ragpg.dense_collection, ragpg.dense_recall, ragpg.index_health
+    to ragpg_app, ragpg_reader;
+grant execute on function
+    ragpg.dense_mode(bigint, integer, boolean), ragpg.dense_index_state(boolean)
+    to ragpg_app, ragpg_reader;
+
+-- The service enqueues and works; a reader sees counts, never the queue.
+grant select on ragpg.ingest_status to ragpg_app, ragpg_reader;
+grant execute on function ragpg.enqueue(text, text[]) to ragpg_app;
+
+revoke all on function
+    ragpg_jobs.lock_of(integer, integer, text),
+    ragpg_jobs.defer_ingest(integer, integer, text[]),
+    ragpg_jobs.home(integer, integer),
+    ragpg_jobs.reclaim(double precision, double precision),
+    ragpg_jobs.expire()
+    from public;
+grant execute on function
+    ragpg_jobs.home(integer, integer), ragpg_jobs.reclaim(double precision, double precision),
+    ragpg_jobs.expire()
+    to ragpg_app;
