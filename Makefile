@@ -23,7 +23,7 @@ demo: $(VENV)/installed  ## Ingest examples/ and ask three questions, offline.
 	@RAGPG_HOME=$(DEMO_HOME) $(BIN)/python demo/run.py
 
 test: $(VENV)/installed-dev  ## The whole suite, against a real Postgres.
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2
 
 check: $(VENV)/installed-dev  ## Format, lint, types, import arrows.
 	@$(BIN)/ruff format --check .

@@ -87,6 +87,8 @@ def template(server_url: str) -> Iterator[str]:
     migrate(with_database(server_url, name))
     with psycopg.connect(server_url, autocommit=True) as conn:
         for role, group in ((SERVICE_ROLE, "ragpg_app"), (READER_ROLE, "ragpg_reader")):
+            # Processes that share a server make the roles once.
+            conn.execute("select pg_advisory_lock(hashtext('ragpg.tests'))")
             if not conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone():
                 conn.execute(
                     sql.SQL("create role {} login password {} in role {}").format(
