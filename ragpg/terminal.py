@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,10 @@ from ragpg.types import Answer, Hit, Hits, IngestReport
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console; plain when the output is not a terminal."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    """A console; plain and 120 columns wide when the output is not a terminal."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if terminal else 120
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width)
 
 
 def progress_bar() -> Progress:
