@@ -25,8 +25,9 @@ MAX_K = 1000
 class Weights:
     """What a rank of each arm counts in the fusion: weight / (60 + rank).
 
-    The defaults were chosen with the local embedding model on one half of the queries of three
-    judged sets, see docs/decisions/0006-fusion-weights.md; `ragpg.search_hybrid` has the same.
+    The defaults were chosen with the local embedding model, see
+    docs/decisions/0006-fusion-weights.md for how, and for where they lose; `ragpg.search_hybrid`
+    has the same.
     """
 
     dense: float = 0.6
