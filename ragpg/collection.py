@@ -17,6 +17,7 @@ from ragpg.database import Connection, fetch_rows
 from ragpg.errors import DocumentNotFound
 from ragpg.evaluate import Measures
 from ragpg.filters import Filter
+from ragpg.handle import Known
 from ragpg.ingest import STATEMENTS as INGEST
 from ragpg.ingest_sources import given, parsed
 from ragpg.ingest_tally import IngestProgress
@@ -103,7 +104,7 @@ class AsyncCollection(SyncedCollection):
         known = await self._load(conn)
         transaction = partial(self.transaction, conn=conn)
         return await enqueue(
-            transaction, self.name, known.collection_id, documents, from_files=from_files
+            transaction, known.name, known.collection_id, documents, from_files=from_files
         )
 
     async def retry(self, keys: Sequence[str] | None = None) -> int:
@@ -188,7 +189,7 @@ class AsyncCollection(SyncedCollection):
         after: int | None,
         deduplicate: bool,
         conn: Connection | None,
-    ) -> tuple[Hits, Sequence[float]]:
+    ) -> tuple[Hits, Sequence[float], Known]:
         query = retrieve.checked_query(query)
         known = await self._load(conn)
         embedder = self._runtime.providers.embedder(known.recipe, self.name)
@@ -201,7 +202,7 @@ class AsyncCollection(SyncedCollection):
             hits = await retrieve.retrieve(
                 inside,
                 query,
-                collection=self.name,
+                collection=known.name,
                 embedding=embedded.vectors[0],
                 dimensions=known.recipe.dimensions,
                 where=where,
@@ -213,7 +214,7 @@ class AsyncCollection(SyncedCollection):
             )
         timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
         hits = replace(hits, timings_s=timings, usage=embedded.usage)
-        return hits, embedded.vectors[0]
+        return hits, embedded.vectors[0], known
 
     async def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
         """The `k` best of these hits by the reranker, or the fused order with `degraded` set."""
@@ -256,7 +257,7 @@ class AsyncCollection(SyncedCollection):
         `deduplicate` gives each text once, before reranking; `expand` adds what stands around the
         `k` hits, after it.
         """
-        candidates, embedding = await self._retrieve(
+        candidates, embedding, known = await self._retrieve(
             query,
             where=where,
             k=max(k, depth),
@@ -268,10 +269,10 @@ class AsyncCollection(SyncedCollection):
         )
         shown = await self.rerank(candidates.query, candidates, k=k)
         if expand is not None:
-            shown = await self.expand(shown, expand)
+            async with self.transaction() as conn:
+                shown = await retrieve.expand(conn, shown, collection=known.name, unit=expand)
         if not self._runtime.settings.log_searches:
             return shown
-        known = await self._load()
         async with self.transaction() as conn:
             search_id = await retrieve.log_search(
                 conn,

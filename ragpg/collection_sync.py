@@ -86,13 +86,14 @@ class SyncedCollection(CollectionHandle):
         corpus_sync.check_removals(plan, allowed=allow_removals)
         files = await anyio.to_thread.run_sync(parse.find_files, [folder])
         await self.create()
+        known = await self._load()
         how = How(recontextualize=recontextualize, batch=batch, wait=wait, progress=progress)
         return await corpus_sync.apply(
             plan,
             files,
             transaction=self.transaction,
-            collection=self.name,
-            collection_id=await self.number(),
+            collection=known.name,
+            collection_id=known.collection_id,
             ingest=lambda chosen: self._ingest(parsed(chosen), how, from_files=True),
         )
 
@@ -134,7 +135,7 @@ class SyncedCollection(CollectionHandle):
         providers = self._runtime.providers
         return Ingestion(
             transaction=self.transaction,
-            collection=self.name,
+            collection=known.name,
             collection_id=known.collection_id,
             recipe=known.recipe,
             embedder=providers.embedder(known.recipe, self.name),

@@ -18,9 +18,13 @@ STATEMENTS = statements("client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is stored of a collection, read once per handle."""
+    """What a handle's name means at one moment; an alias may mean another collection at the next.
+
+    `name` is the collection's own; a call goes on with it, so that its recipe and its rows agree.
+    """
 
     collection_id: int
+    name: str
     recipe: Recipe
 
 
@@ -31,13 +35,12 @@ class CollectionHandle:
         self._runtime = runtime
         self.tenant = tenant
         self.name = name
-        self._known: Known | None = None
 
     async def create(self, recipe: Recipe | None = None) -> Recipe:
         """Make the tenant, if need be, and the collection under `recipe`, or the default one.
 
-        A collection that exists under the same recipe is left as it is. Raises RecipeMismatch when
-        it exists under another, CollectionExists when the name is an alias.
+        A collection that exists under the same recipe is left as it is; an alias counts as the
+        collection that it means. Raises RecipeMismatch when it exists under another recipe.
         """
         async with self._runtime.transaction(None) as conn:
             await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
@@ -72,7 +75,6 @@ class CollectionHandle:
         """Delete this collection with everything in it."""
         async with self.transaction() as conn:
             await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
-        self._known = None
 
     @asynccontextmanager
     async def transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
@@ -81,18 +83,17 @@ class CollectionHandle:
             yield inside
 
     async def _load(self, conn: Connection | None = None) -> Known:
-        if self._known is None:
-            async with self.transaction(conn=conn) as inside:
-                rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
-            if not rows:
-                raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
-            row = rows[0]
-            names = [each.name for each in fields(Recipe)]
-            self._known = Known(
-                collection_id=row["collection_id"],
-                recipe=Recipe(**{name: row[name] for name in names}),
-            )
-        return self._known
+        async with self.transaction(conn=conn) as inside:
+            rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
+        if not rows:
+            raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
+        row = rows[0]
+        names = [each.name for each in fields(Recipe)]
+        return Known(
+            collection_id=row["collection_id"],
+            name=row["name"],
+            recipe=Recipe(**{name: row[name] for name in names}),
+        )
 
 
 def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:
