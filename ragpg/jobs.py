@@ -13,6 +13,7 @@ import logging
 import re
 from dataclasses import dataclass
 
+import anyio
 from procrastinate import App, PsycopgConnector
 from procrastinate.app import WorkerOptions
 from procrastinate.exceptions import ConnectorException
@@ -93,7 +94,19 @@ async def work(
     DatabaseUnavailable when the database goes away, so that whoever started it starts it again;
     nothing is lost.
     """
-    limits = limits or WorkerLimits()
+    task = asyncio.create_task(_work(client, limits or WorkerLimits(), drain=drain))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        # A cancel scope cancels again at every wait, and would close the pool under the worker's
+        # own tasks; so it is cancelled once, and ends in peace.
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        raise
+
+
+async def _work(client: AsyncClient, limits: WorkerLimits, *, drain: bool) -> None:
     async with client.transaction(None):
         pass  # Refuses a wrong role or schema before any work.
     app = _app(client, limits)
