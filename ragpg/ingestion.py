@@ -25,7 +25,7 @@ from ragpg import parse
 from ragpg.contextualize import contextualize
 from ragpg.database import Connection
 from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
-from ragpg.fanout import fan_out
+from ragpg.fanout import fan_out, work_ahead
 from ragpg.index import index
 from ragpg.ingest import (
     ContextsKept,
@@ -51,6 +51,8 @@ from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Span, U
 # A group shares embedding batches. Its size bounds memory; the text of a group is held at once.
 GROUP_DOCUMENTS = 64
 GROUP_CHARACTERS = 4_000_000
+# One group is split and staged while another is embedded and published; a third only costs memory.
+GROUPS_AT_ONCE = 2
 DOCUMENTS_AT_ONCE = 4
 # Documents go live in transactions of so many chunks: one document each would spend a third of the
 # time on commits, and a long transaction holds its locks for long.
@@ -81,6 +83,9 @@ class Ingestion:
     recontextualize: bool = False
     batched: bool = False
     _tally: Tally = field(default_factory=Tally)
+    _contextualizing: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(DOCUMENTS_AT_ONCE)
+    )
     _publishing: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(PUBLISHES_AT_ONCE)
     )
@@ -90,6 +95,12 @@ class Ingestion:
 
         Raises ProviderError or DatabaseError when nothing can go on.
         """
+        await work_ahead(self._groups(documents), self._run_group, GROUPS_AT_ONCE)
+        return self._tally.report()
+
+    async def _groups(
+        self, documents: AsyncIterator[Document | DocumentFailure]
+    ) -> AsyncIterator[Sequence[Document]]:
         group: list[Document] = []
         characters = 0
         async for item in documents:
@@ -102,11 +113,10 @@ class Ingestion:
             group.append(document)
             characters += len(document.text)
             if len(group) >= GROUP_DOCUMENTS or characters >= GROUP_CHARACTERS:
-                await self._run_group(group)
+                yield group
                 group, characters = [], 0
         if group:
-            await self._run_group(group)
-        return self._tally.report()
+            yield group
 
     async def _cleaned(self, document: Document) -> Document | None:
         if document.key in self._tally.seen:
@@ -257,10 +267,7 @@ class Ingestion:
             self._tally.usage += report.usage
             self._tell(staged.document.key, "contextualized")
 
-        await fan_out(
-            [partial(write, staged) for staged in documents],
-            anyio.CapacityLimiter(DOCUMENTS_AT_ONCE),
-        )
+        await fan_out([partial(write, staged) for staged in documents], self._contextualizing)
         async with self.transaction() as conn:
             return await reload(conn, self.collection_id, documents)
 
