@@ -30,7 +30,7 @@ async def stream(
 def _finished(answer: Answer, hits: Hits, started: float) -> Answer:
     verify_citations(answer, hits)
     timings = {**hits.timings_s, "generate": time.perf_counter() - started}
-    return replace(answer, timings_s=timings)
+    return replace(answer, mode=hits.mode, timings_s=timings)
 
 
 def verify_citations(answer: Answer, hits: Hits) -> None:

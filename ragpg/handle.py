@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import CollectionExists, CollectionNotFound, RecipeMismatch
+from ragpg.inputs import checked_name, checked_recipe
 from ragpg.runtime import Runtime
 from ragpg.types import Recipe
 
@@ -33,18 +34,24 @@ class CollectionHandle:
 
     def __init__(self, runtime: Runtime, *, tenant: str, name: str) -> None:
         self._runtime = runtime
-        self.tenant = tenant
-        self.name = name
+        self.tenant = checked_name("tenant", tenant)
+        self.name = checked_name("collection", name)
 
     async def create(self, recipe: Recipe | None = None) -> Recipe:
         """Make the tenant, if need be, and the collection under `recipe`, or the default one.
 
         A collection that exists under the same recipe is left as it is; an alias counts as the
-        collection that it means. Raises RecipeMismatch when it exists under another recipe.
+        collection that it means. Raises InputError for a recipe that cannot be, RecipeMismatch for
+        one that this client's providers do not serve, and when the collection exists under another
+        recipe; another `whole_corpus_tokens` alone is set, since it changes answers and nothing
+        that is stored.
         """
+        wanted = self._runtime.providers.default_recipe() if recipe is None else recipe
+        checked_recipe(wanted)
+        if recipe is not None:
+            self._runtime.providers.require(recipe, self.name)
         async with self._runtime.transaction(None) as conn:
             await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
-        wanted = recipe or self._runtime.providers.default_recipe()
         try:
             async with self.transaction() as conn:
                 await conn.execute(
@@ -53,9 +60,12 @@ class CollectionHandle:
                 )
         except CollectionExists:
             stored = (await self._load()).recipe
-            if recipe is not None and stored != wanted:
+            if recipe is None:
+                return stored
+            if replace(stored, whole_corpus_tokens=wanted.whole_corpus_tokens) != wanted:
                 raise _other_recipe(self.name, stored, wanted) from None
-            return stored
+            if stored != wanted:
+                await self._set_whole_corpus_tokens(wanted.whole_corpus_tokens)
         return wanted
 
     async def recipe(self) -> Recipe:
@@ -68,12 +78,17 @@ class CollectionHandle:
 
     async def set_alias(self, alias: str) -> None:
         """Make `alias` mean this collection from now on."""
+        checked_name("alias", alias)
         async with self.transaction() as conn:
             await conn.execute(STATEMENTS["set_alias"], {"alias": alias, "collection": self.name})
 
     async def drop(self) -> None:
-        """Delete this collection with everything in it."""
+        """Delete this collection with everything in it, history too; an alias means its own.
+
+        Nothing brings it back. Raises CollectionNotFound.
+        """
         async with self.transaction() as conn:
+            await conn.execute(STATEMENTS["without_time_limit"])
             await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
 
     @asynccontextmanager
@@ -81,6 +96,12 @@ class CollectionHandle:
         """A psycopg connection in a transaction in which this collection's tenant is set."""
         async with self._runtime.transaction(self.tenant, conn=conn) as inside:
             yield inside
+
+    async def _set_whole_corpus_tokens(self, tokens: int) -> None:
+        async with self.transaction() as conn:
+            await conn.execute(
+                STATEMENTS["set_whole_corpus_tokens"], {"collection": self.name, "tokens": tokens}
+            )
 
     async def _load(self, conn: Connection | None = None) -> Known:
         async with self.transaction(conn=conn) as inside:

@@ -85,3 +85,16 @@ class Generator(Protocol):
         An error after the first delta says that the answer is partial.
         """
         ...
+
+
+@runtime_checkable
+class CorpusGenerator(Protocol):
+    """A Generator that can read a whole small collection, and does so cheaply the second time.
+
+    One without this property is only ever given hits.
+    """
+
+    @property
+    def max_corpus_tokens(self) -> int:
+        """The largest collection that it can read, in tokens as `ragpg.tokens` counts them."""
+        ...

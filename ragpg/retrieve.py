@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from pgvector import HalfVector
 from psycopg.types.json import Jsonb
@@ -13,12 +13,32 @@ from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import DimensionError, EmptyQueryError, InputError
 from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
+from ragpg.inputs import (
+    MAX_CHUNK_ID,
+    checked_choice,
+    checked_chunk_ids,
+    checked_count,
+    checked_text,
+    shown,
+)
+from ragpg.tokens import count_tokens
 from ragpg.types import Expansion, Hit, Hits
 
 STATEMENTS = statements("retrieve")
 # How deep each arm is searched before fusion, as in the published pipeline.
 DEPTH = 150
-MAX_K = 1000
+# What a chunk takes beside its words when it is read whole: its address. ragpg.whole_corpus counts
+# on it, since no more chunks than tokens / 16 can then fit.
+_ADDRESS_TOKENS = 16
+# A chunk that no search found.
+_UNFOUND = {
+    "dense_rank": None,
+    "dense_score": None,
+    "lexical_rank": None,
+    "lexical_score": None,
+    "fused_score": 0.0,
+    "duplicates": (),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +55,10 @@ class Weights:
 
 
 def checked_query(query: str) -> str:
-    """The query without NUL characters; raises EmptyQueryError when nothing is left."""
-    cleaned = query.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    """The query without NUL characters. Raises EmptyQueryError when nothing is left, InputError."""
+    cleaned = (
+        checked_text("query", query).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    )
     if not any(character.isprintable() and not character.isspace() for character in cleaned):
         raise EmptyQueryError("the query holds no text; ask something")
     return cleaned
@@ -61,8 +83,12 @@ async def retrieve(
     `embedding` None searches by keywords alone. `deduplicate` gives each text once, its best hit.
     Raises InputError, FilterError, DimensionError, CollectionNotFound.
     """
-    if not 1 <= k <= MAX_K:
-        raise InputError(f"k is {k}, it must be 1 to {MAX_K}")
+    checked_count("k", k)
+    exclude = checked_chunk_ids("exclude", exclude)
+    if after is not None:
+        checked_count("after", after, greatest=MAX_CHUNK_ID)
+    if not isinstance(weights, Weights):
+        raise InputError(f"weights is {shown(weights)}; give ragpg.Weights(dense=.., lexical=..)")
     if embedding is not None and len(embedding) != dimensions:
         raise DimensionError(
             f"the query's embedding has {len(embedding)} dimensions, collection {collection!r}"
@@ -84,7 +110,7 @@ async def retrieve(
             "depth": max(DEPTH, k),
             "dense_weight": weights.dense,
             "lexical_weight": weights.lexical,
-            "exclude": list(exclude),
+            "exclude": exclude,
             "after": after,
             "deduplicate": deduplicate,
         }
@@ -104,6 +130,32 @@ async def retrieve(
     )
 
 
+async def whole_corpus(
+    conn: Connection, query: str, *, collection: str, where: Filter | None, max_tokens: int
+) -> Hits | None:
+    """All live chunks that `where` lets through, by document key and position, as hits.
+
+    None where they have more than `max_tokens` tokens, with titles, contexts and addresses, and
+    where there are none. One SQL call, which gives up a large collection before it reads a text;
+    counting takes 10 ms for 20,000 tokens. Raises FilterError, CollectionNotFound.
+    """
+    rows = await fetch_rows(
+        conn,
+        STATEMENTS["whole_corpus"],
+        {"collection": collection, "max_tokens": max_tokens} | _arguments(compile_filter(where)),
+    )
+    hits = tuple(_hit({**row, **_UNFOUND}) for row in rows)
+    if not hits or sum(map(_read_tokens, hits)) > max_tokens:
+        return None
+    return Hits(hits=hits, query=query, mode="whole_corpus")
+
+
+def _read_tokens(hit: Hit) -> int:
+    title = hit.document_title or hit.document_key
+    words = "\n".join((title, *hit.section_path, hit.contextualized))
+    return _ADDRESS_TOKENS + count_tokens(words)
+
+
 async def expand(conn: Connection, hits: Hits, *, collection: str, unit: Expansion) -> Hits:
     """Every hit followed by the chunks around it, in document order, each chunk once.
 
@@ -111,6 +163,7 @@ async def expand(conn: Connection, hits: Hits, *, collection: str, unit: Expansi
     same headings, at most 20 before and 20 after. An added chunk is a Hit with `expanded_from`.
     Raises InputError, CollectionNotFound.
     """
+    checked_choice("unit", unit, get_args(Expansion))
     rows = await fetch_rows(
         conn,
         STATEMENTS["expand"],
@@ -122,20 +175,10 @@ async def expand(conn: Connection, hits: Hits, *, collection: str, unit: Expansi
     expanded: list[Hit] = []
     for hit in hits:
         expanded.append(hit)
-        expanded += [_hit({**row, **_unfound(hit)}) for row in added.get(hit.chunk_id, ())]
+        expanded += [
+            _hit({**row, **_UNFOUND, "rank": hit.rank}) for row in added.get(hit.chunk_id, ())
+        ]
     return replace(hits, hits=tuple(expanded))
-
-
-def _unfound(origin: Hit) -> dict[str, Any]:
-    return {
-        "rank": origin.rank,
-        "dense_rank": None,
-        "dense_score": None,
-        "lexical_rank": None,
-        "lexical_score": None,
-        "fused_score": 0.0,
-        "duplicates": (),
-    }
 
 
 def _arguments(filters: FilterArguments) -> dict[str, Any]:
@@ -174,7 +217,8 @@ async def log_search(
 ) -> int:
     """Write a search and its candidates to the log and return its id.
 
-    `candidates` are all fused hits, `shown` those that the caller got, reranked or not.
+    `candidates` are all fused hits, `shown` those that the caller got, reranked or not; of a whole
+    corpus both are all of it.
     """
     reranked = {hit.chunk_id: hit for hit in shown}
     rows = await fetch_rows(
@@ -192,6 +236,7 @@ async def log_search(
             "notices": list(shown.notices),
             "degraded": list(shown.degraded),
             "timings_ms": Jsonb({s: 1000 * t for s, t in shown.timings_s.items()}),
+            "mode": shown.mode,
         },
     )
     search_id = int(rows[0]["search_id"])

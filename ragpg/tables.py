@@ -49,6 +49,7 @@ collection = Table(
     Column("created_at", _MOMENT, nullable=False),
     Column("context_reuse", Text, nullable=False),
     Column("failed_contexts", Text, nullable=False),
+    Column("whole_corpus_tokens", Integer, nullable=False),
 )
 
 document = Table(
@@ -127,6 +128,7 @@ search = Table(
     Column("degraded", ARRAY(Text), nullable=False),
     Column("timings_ms", JSONB, nullable=False),
     Column("searched_at", _MOMENT, nullable=False),
+    Column("mode", Text, nullable=False),
 )
 
 search_hit = Table(

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import bisect
 import datetime as dt
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 Json = Any
+StrPath = str | os.PathLike[str]
 Purpose = Literal["document", "query"]
 MediaType = Literal["markdown", "text", "html", "pdf", "docx"]
 Operation = Literal["embed", "context", "rerank", "generate"]
 Expansion = Literal["neighbours", "section"]
+Mode = Literal["retrieved", "whole_corpus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,10 @@ class Recipe:
     `context_reuse`: an edited document keeps the contexts of the chunks whose text is the same
     (`chunk`), or is contextualized anew as a whole (`document`). `failed_contexts`: a document of
     which a context failed is published with a visible gap (`publish`) or held back (`hold`).
+
+    `whole_corpus_tokens`: a generator that can read a whole small collection gets it instead of
+    hits, while what the filter lets through has no more tokens; 0 means never. This alone may
+    change: `create` with another value sets it, and nothing is ingested anew.
     """
 
     embedding_provider: str = "local"
@@ -104,6 +111,8 @@ class Recipe:
     language: str = "english"
     context_reuse: Literal["chunk", "document"] = "chunk"
     failed_contexts: Literal["publish", "hold"] = "publish"
+    # See docs/decisions/0010-whole-corpus.md for what it costs.
+    whole_corpus_tokens: int = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,8 @@ class Hit:
     `rerank_score` is None before reranking. `duplicates` are the chunks of the same text that were
     left out for this one, best first.
     A hit with `expanded_from` was not found: it stands around the hit of that chunk id, has that
-    one's rank, a `fused_score` of 0 and no other score.
+    one's rank, a `fused_score` of 0 and no other score. Of a whole corpus, `rank` is the place in
+    which the chunk is read, `fused_score` 0, and there is no other score.
     `page` is the page on which the chunk starts, `page_breaks` the offsets in the document at which
     further pages begin within it.
     """
@@ -196,6 +206,7 @@ class Hit:
 class Hits(Sequence[Hit]):
     """A list of hits with what happened on the way.
 
+    `mode` is `retrieved`, or `whole_corpus` for all chunks of a small collection, in reading order.
     `dense_mode` and `lexical_mode` say which plan each arm took. `notices` are sentences about the
     query (no keyword in it, say); `degraded` are sentences about a part that failed and was left
     out. `timings_s` are seconds by stage.
@@ -203,6 +214,7 @@ class Hits(Sequence[Hit]):
 
     hits: tuple[Hit, ...]
     query: str = ""
+    mode: Mode = "retrieved"
     dense_mode: str | None = None
     lexical_mode: str | None = None
     reranker: str | None = None
@@ -265,7 +277,8 @@ class Answer:
     """A grounded answer. `text` is the blocks joined; `citations` are numbered, each once.
 
     `supported` is False when the documents hold no answer and the text says so. `extractive` is
-    True when the text is verbatim sentences and no model wrote it.
+    True when the text is verbatim sentences and no model wrote it. `mode` says what was read: the
+    hits of a search (`retrieved`) or a whole small collection (`whole_corpus`).
     """
 
     query: str
@@ -278,6 +291,7 @@ class Answer:
     model: str
     stop_reason: str | None
     hits: Hits
+    mode: Mode = "retrieved"
     notices: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     usage: tuple[Usage, ...] = ()
@@ -302,11 +316,23 @@ class DocumentFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """A file below a folder that was not read: of another kind, or a link out of the folder.
+
+    A link to a folder, or to nothing, counts as `link` too.
+    """
+
+    key: str
+    reason: Literal["other_kind", "link"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
     """What an ingest did, by document key. Chunks are counted for created and updated documents.
 
     `waiting` are not live yet: a batch writes their contexts. `oldest_reused_context` is when the
-    oldest context was written that an updated document kept.
+    oldest context was written that an updated document kept. `timings_s` are seconds by stage,
+    added up over groups of documents of which two are in work at once.
     """
 
     created: tuple[str, ...] = ()
@@ -319,6 +345,7 @@ class IngestReport:
     contexts_failed: int = 0
     oldest_reused_context: dt.datetime | None = None
     nul_characters_removed: int = 0
+    passed_over: tuple[PassedOver, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     usage: tuple[Usage, ...] = ()
 
@@ -330,6 +357,7 @@ class Enqueued:
     queued: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     failed: tuple[DocumentFailure, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

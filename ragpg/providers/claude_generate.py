@@ -10,6 +10,7 @@ from typing import Any
 from ragpg.errors import InvalidProviderResponse, ProviderError, ProviderUnavailable
 from ragpg.providers.checks import require_query
 from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters, limited_tokens
+from ragpg.providers.claude_prompt import max_window_tokens
 from ragpg.providers.claude_sources import Citer, sources
 from ragpg.providers.claude_stream import Block, Stream
 from ragpg.types import Answer, AnswerBlock, AnswerDelta, Hits, Usage
@@ -34,7 +35,7 @@ class _Finished:
 
 
 class ClaudeGenerator:
-    """A Generator on Claude; close it with `aclose`."""
+    """A Generator on Claude, and a CorpusGenerator; close it with `aclose`."""
 
     provider = "claude"
 
@@ -57,6 +58,11 @@ class ClaudeGenerator:
             deadline_s=deadline_s,
             concurrency=concurrency,
         )
+
+    @property
+    def max_corpus_tokens(self) -> int:
+        """Below the model's window and below the step at which its price rises."""
+        return max_window_tokens(self.model)
 
     async def generate(self, query: str, hits: Hits) -> Answer:
         """A grounded answer; one that says so where the hits hold none. Raises ProviderError.
@@ -149,7 +155,8 @@ class ClaudeGenerator:
 
     def _params(self, query: str, citer: Citer) -> dict[str, Any]:
         blocks = [source.block() for source in citer.sources.values()]
-        # The same hits under another question, as in a conversation, are read from the cache.
+        # The same hits under another question, as of a whole corpus or in a conversation, are read
+        # from the cache. Below the model's minimum the mark does nothing.
         blocks[-1]["cache_control"] = {"type": "ephemeral"}
         return {
             "model": self.model,

@@ -48,9 +48,16 @@ comment on view ragpg.chunk_overview is
 
 create or replace view ragpg.pending with (security_invoker = true) as
 select staged_document.tenant_id, collection.name as collection, staged_document.key,
-       staged_document.status, staged_document.attempts, staged_document.last_error,
+       case when staged_document.batched and staged_document.status = 'staged' then 'batched'
+            -- Ingests and workers touch what they have in work every minute.
+            when staged_document.status = 'staged'
+                 and staged_document.updated_at < now() - interval '5 minutes' then 'interrupted'
+            else staged_document.status end as status,
+       staged_document.attempts, staged_document.last_error,
        counted.chunks, counted.without_context, counted.without_embedding,
-       staged_document.updated_at
+       staged_document.updated_at,
+       asked.waiting_contexts, oldest.batch_id, oldest.vendor_id as vendor_batch_id,
+       oldest.created_at as batch_since
   from ragpg.staged_document
   join ragpg.collection using (tenant_id, collection_id)
  cross join lateral (
@@ -61,9 +68,28 @@ select staged_document.tenant_id, collection.name as collection, staged_document
             where staged_chunk.tenant_id = staged_document.tenant_id
               and staged_chunk.collection_id = staged_document.collection_id
               and staged_chunk.document_key = staged_document.key
-       ) as counted;
+       ) as counted
+ cross join lateral (
+           select count(*) as waiting_contexts
+             from ragpg.context_batch_item as item
+            where item.tenant_id = staged_document.tenant_id
+              and item.collection_id = staged_document.collection_id
+              and item.document_key = staged_document.key
+              and item.status = 'waiting'
+       ) as asked
+  left join lateral (
+           select context_batch.batch_id, context_batch.vendor_id, context_batch.created_at
+             from ragpg.context_batch_item as item
+             join ragpg.context_batch using (tenant_id, batch_id)
+            where item.tenant_id = staged_document.tenant_id
+              and item.collection_id = staged_document.collection_id
+              and item.document_key = staged_document.key
+              and item.status = 'waiting'
+            order by context_batch.created_at, context_batch.batch_id
+            limit 1
+       ) as oldest on true;
 comment on view ragpg.pending is
-    'One row per version that is not live: in work, failed with its last error, or without text.';
+    'One row per version that is not live: queued, in work (staged), interrupted (in work once and not touched for five minutes: killed, say), left to batches at the vendor (batched: the oldest that it waits for, since when; null when none has been submitted or all are collected), failed with its last error, or without text.';
 
 create or replace view ragpg.spend with (security_invoker = true) as
 select usage.tenant_id, usage.collection_id, usage.provider, usage.model, usage.operation,
@@ -84,11 +110,11 @@ select search.tenant_id, search.search_id, search.searched_at, search.query, sea
        search_hit.lexical_rank, search_hit.lexical_score, search_hit.fused_score,
        search_hit.rerank_rank, search_hit.rerank_score, search_hit.shown, search_hit.cited,
        chunk.chunk_id, document.key as document_key, chunk.section_path,
-       left(chunk.text, 80) as beginning
+       left(chunk.text, 80) as beginning, search.mode
   from ragpg.search
   join ragpg.search_hit using (tenant_id, search_id)
   left join ragpg.chunk using (tenant_id, chunk_id)
   left join ragpg.document on document.tenant_id = chunk.tenant_id
                           and document.document_id = chunk.document_id;
 comment on view ragpg.search_log is
-    'One row per candidate of each logged search: its rank in each arm, and what became of it.';
+    'One row per candidate of each logged search: its rank in each arm, and what became of it. Where mode is whole_corpus, one per chunk that the answer read, without ranks.';

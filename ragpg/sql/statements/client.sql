@@ -3,19 +3,29 @@
 -- name: create_tenant
 select ragpg.create_tenant(%(key)s) as tenant_id;
 
+-- name: delete_tenant
+select ragpg.delete_tenant(%(key)s);
+
+-- name: without_time_limit
+-- A deletion of much takes as long as it takes.
+select set_config('statement_timeout', '0', true);
+
 -- name: collection
 select collection.collection_id, collection.name,
        collection.embedding_provider, collection.embedding_model, collection.dimensions,
        collection.embedding_dtype, collection.context_provider, collection.context_model,
        collection.context_prompt_version, collection.glossary, collection.splitter,
        collection.max_tokens, collection.overlap_tokens, collection.language,
-       collection.context_reuse, collection.failed_contexts
+       collection.context_reuse, collection.failed_contexts, collection.whole_corpus_tokens
   from ragpg.collection
  where collection.tenant_id = ragpg.current_tenant()
    and collection.collection_id = ragpg.collection_number(%(collection)s);
 
 -- name: create_collection
 select ragpg.create_collection(%(name)s, %(recipe)s) as collection_id;
+
+-- name: set_whole_corpus_tokens
+select ragpg.set_whole_corpus_tokens(%(collection)s, %(tokens)s);
 
 -- name: set_alias
 select ragpg.set_alias(%(alias)s, %(collection)s);

@@ -17,10 +17,30 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
            key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath,
            dense_weight => %(dense_weight)s, lexical_weight => %(lexical_weight)s,
            exclude => %(exclude)s, after => %(after)s, deduplicate => %(deduplicate)s) as hit
-  join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant() and chunk.chunk_id = hit.chunk_id
+  join ragpg.chunk on chunk.tenant_id = (select ragpg.current_tenant()) and chunk.chunk_id = hit.chunk_id
   join ragpg.document on document.tenant_id = chunk.tenant_id
                      and document.document_id = chunk.document_id
  order by hit.rank;
+
+-- name: whole_corpus
+-- One row per chunk, in the order in which it is read; columns are the fields of ragpg.Hit that it has.
+select corpus.place as rank, chunk.chunk_id, document.key as document_key,
+       document.title as document_title, document.source, chunk.section_path, chunk.position,
+       chunk.start, chunk.stop, chunk.page, chunk.text, chunk.table_header, chunk.context,
+       document.tags, document.metadata, document.modified_at,
+       array(select page_start from unnest(document.page_starts) as page_start
+              where chunk.page is not null and chunk.start < page_start and page_start < chunk.stop
+              order by page_start) as page_breaks
+  from ragpg.whole_corpus(
+           %(collection)s, %(max_tokens)s, sources => %(sources)s, tags_all => %(tags_all)s,
+           tags_any => %(tags_any)s, modified_from => %(modified_from)s,
+           modified_before => %(modified_before)s, key_prefix => %(key_prefix)s,
+           filter => %(filter)s::jsonpath) as corpus
+  join ragpg.chunk on chunk.tenant_id = (select ragpg.current_tenant())
+                  and chunk.chunk_id = corpus.chunk_id
+  join ragpg.document on document.tenant_id = chunk.tenant_id
+                     and document.document_id = chunk.document_id
+ order by corpus.place;
 
 -- name: expand
 -- One row per added chunk, in reading order; columns are the fields of ragpg.Hit that it has.
@@ -32,7 +52,7 @@ select around.expanded_from, chunk.chunk_id, document.key as document_key,
               where chunk.page is not null and chunk.start < page_start and page_start < chunk.stop
               order by page_start) as page_breaks
   from ragpg.expand(%(collection)s, %(chunk_ids)s, %(unit)s) as around
-  join ragpg.chunk on chunk.tenant_id = ragpg.current_tenant()
+  join ragpg.chunk on chunk.tenant_id = (select ragpg.current_tenant())
                   and chunk.chunk_id = around.chunk_id
   join ragpg.document on document.tenant_id = chunk.tenant_id
                      and document.document_id = chunk.document_id
@@ -45,11 +65,11 @@ select count(*) as lexemes from ragpg.query_lexemes(%(collection)s, %(query)s);
 -- name: log_search
 insert into ragpg.search (
     tenant_id, collection_id, query, query_embedding, filter, k, dense_mode, lexical_mode,
-    reranker, notices, degraded, timings_ms)
+    reranker, notices, degraded, timings_ms, mode)
 values (
     ragpg.current_tenant(), %(collection_id)s, %(query)s, %(embedding)s::halfvec, %(filter)s,
     %(k)s, %(dense_mode)s, %(lexical_mode)s, %(reranker)s, %(notices)s, %(degraded)s,
-    %(timings_ms)s)
+    %(timings_ms)s, %(mode)s)
 returning search.search_id;
 
 -- name: log_search_hits

@@ -1,0 +1,264 @@
+"""How a collection is searched and answers: hits, or the whole of a small one, then an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from ragpg import generate, rerank, retrieve
+from ragpg.database import Connection
+from ragpg.filters import Filter, Where, as_filter
+from ragpg.handle import CollectionHandle, Known
+from ragpg.inputs import checked_count, checked_hits, checked_text
+from ragpg.protocols import CorpusGenerator, Generator
+from ragpg.retrieve import Weights
+from ragpg.staging import record_usage
+from ragpg.types import Answer, AnswerDelta, Expansion, Hits
+
+
+class SearchedCollection(CollectionHandle):
+    """The part of a collection's handle that finds and answers."""
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 150,
+        weights: Weights = Weights(),  # noqa: B008  frozen
+        exclude: Sequence[int] = (),
+        after: int | None = None,
+        deduplicate: bool = False,
+        conn: Connection | None = None,
+    ) -> Hits:
+        """The `k` best hits of both arms, fused, best first; not reranked, not logged.
+
+        `after` is the chunk id of the last hit of the page before. `deduplicate` gives each text
+        once, the others as `Hit.duplicates`. `conn` is your own psycopg connection, whose
+        transaction is used. Raises EmptyQueryError, FilterError, InputError (`after` is not in
+        this search's list), NotFoundError, ProviderError (the query could not be embedded).
+        """
+        return (
+            await self._retrieve(
+                query,
+                where=as_filter(where),
+                k=checked_count("k", k),
+                weights=weights,
+                exclude=exclude,
+                after=after,
+                deduplicate=deduplicate,
+                conn=conn,
+            )
+        )[0]
+
+    async def _retrieve(
+        self,
+        query: str,
+        *,
+        where: Filter | None,
+        k: int,
+        weights: Weights,
+        exclude: Sequence[int],
+        after: int | None,
+        deduplicate: bool,
+        conn: Connection | None,
+    ) -> tuple[Hits, Sequence[float], Known]:
+        query = retrieve.checked_query(query)
+        known = await self._load(conn)
+        embedder = self._runtime.providers.embedder(known.recipe, self.name)
+        started = time.perf_counter()
+        embedded = await embedder.embed([query], purpose="query")
+        embed_s = time.perf_counter() - started
+        started = time.perf_counter()
+        async with self.transaction(conn=conn) as inside:
+            await record_usage(inside, known.collection_id, embedded.usage)
+            hits = await retrieve.retrieve(
+                inside,
+                query,
+                collection=known.name,
+                embedding=embedded.vectors[0],
+                dimensions=known.recipe.dimensions,
+                where=where,
+                k=k,
+                weights=weights,
+                exclude=exclude,
+                after=after,
+                deduplicate=deduplicate,
+            )
+        timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
+        hits = replace(hits, timings_s=timings, usage=embedded.usage)
+        return hits, embedded.vectors[0], known
+
+    async def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
+        """The `k` best of these hits by the reranker, or the fused order with `degraded` set."""
+        checked_count("k", k)
+        # Some of a whole corpus are no longer the whole.
+        hits = replace(checked_hits(hits), query=checked_text("query", query), mode="retrieved")
+        reranker = self._runtime.providers.reranker()
+        if reranker is None or not hits:
+            return replace(hits, hits=hits.hits[:k])
+        reranked = await rerank.rerank(
+            hits, reranker, k=k, timeout_s=self._runtime.settings.rerank_timeout_s
+        )
+        new = reranked.usage[len(hits.usage) :]
+        if new:
+            known = await self._load()
+            async with self.transaction() as conn:
+                await record_usage(conn, known.collection_id, new)
+        return reranked
+
+    async def expand(self, hits: Hits, unit: Expansion = "neighbours") -> Hits:
+        """Every hit followed by the chunks around it, each chunk once, as hits of their own.
+
+        `neighbours` are the chunk before and after, `section` the chunks under the same headings,
+        at most 20 before and 20 after. `Hit.expanded_from` tells an added chunk. Raises InputError.
+        """
+        async with self.transaction() as conn:
+            return await retrieve.expand(conn, checked_hits(hits), collection=self.name, unit=unit)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 20,
+        depth: int = 150,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Hits:
+        """The `k` best hits: `depth` retrieved and fused, then reranked; logged with its reasons.
+
+        `deduplicate` gives each text once, before reranking; `expand` adds what stands around the
+        `k` hits, after it.
+        """
+        where = as_filter(where)
+        candidates, embedding, known = await self._retrieve(
+            query,
+            where=where,
+            k=max(checked_count("k", k), checked_count("depth", depth)),
+            weights=Weights(),
+            exclude=(),
+            after=None,
+            deduplicate=deduplicate,
+            conn=None,
+        )
+        shown = await self.rerank(candidates.query, candidates, k=k)
+        if expand is not None:
+            async with self.transaction() as conn:
+                shown = await retrieve.expand(conn, shown, collection=known.name, unit=expand)
+        return await self._logged(known, candidates, shown, embedding=embedding, where=where, k=k)
+
+    async def ground(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 20,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Hits:
+        """What `ask` answers from, for `stream`: a small collection whole, or a search's hits.
+
+        The whole (`Hits.mode`) where the generator is a CorpusGenerator and what `where` lets
+        through has at most the recipe's `whole_corpus_tokens`. It is in the order of document key
+        and position, always the same, so that the vendor's prompt cache holds it for the next
+        query; nothing is embedded, searched or reranked, and `k`, `expand` and `deduplicate` do
+        not matter. Logged. Raises as `search` does.
+        """
+        query, where = retrieve.checked_query(query), as_filter(where)
+        checked_count("k", k)
+        started = time.perf_counter()
+        known = await self._load()
+        whole = await self._whole_corpus(known, query, where)
+        if whole is None:
+            return await self.search(
+                query, where=where, k=k, expand=expand, deduplicate=deduplicate
+            )
+        whole = replace(whole, timings_s={"read": time.perf_counter() - started})
+        return await self._logged(known, whole, whole, embedding=None, where=where, k=k)
+
+    async def generate(self, query: str, hits: Hits) -> Answer:
+        """An answer from these hits alone, its citations verified. Raises ProviderError."""
+        query, hits = checked_text("query", query), checked_hits(hits)
+        generator = self._generator(await self._load())
+        answer = await generate.generate(query, hits, generator)
+        await self._record_answer(answer)
+        return answer
+
+    async def stream(self, query: str, hits: Hits) -> AsyncIterator[AnswerDelta | Answer]:
+        """The same as it is written: deltas, then the whole Answer."""
+        query, hits = checked_text("query", query), checked_hits(hits)
+        generator = self._generator(await self._load())
+        async for item in generate.stream(query, hits, generator):
+            if isinstance(item, Answer):
+                await self._record_answer(item)
+            yield item
+
+    async def ask(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 20,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Answer:
+        """Search, then generate; a small collection is read whole instead, see `ground`.
+
+        `Answer.mode` says which.
+        """
+        hits = await self.ground(query, where=where, k=k, expand=expand, deduplicate=deduplicate)
+        return await self.generate(query, hits)
+
+    async def _whole_corpus(self, known: Known, query: str, where: Filter | None) -> Hits | None:
+        generator = self._generator(known)
+        if not known.recipe.whole_corpus_tokens or not isinstance(generator, CorpusGenerator):
+            return None
+        async with self.transaction() as conn:
+            return await retrieve.whole_corpus(
+                conn,
+                query,
+                collection=known.name,
+                where=where,
+                max_tokens=min(known.recipe.whole_corpus_tokens, generator.max_corpus_tokens),
+            )
+
+    async def _logged(
+        self,
+        known: Known,
+        candidates: Hits,
+        shown: Hits,
+        *,
+        embedding: Sequence[float] | None,
+        where: Filter | None,
+        k: int,
+    ) -> Hits:
+        """`shown` with the number that it has in the log, if there is to be one."""
+        if not self._runtime.settings.log_searches:
+            return shown
+        async with self.transaction() as conn:
+            search_id = await retrieve.log_search(
+                conn,
+                collection_id=known.collection_id,
+                candidates=candidates,
+                shown=shown,
+                embedding=embedding,
+                where=where,
+                k=k,
+            )
+        return replace(shown, search_id=search_id)
+
+    def _generator(self, known: Known) -> Generator:
+        providers = self._runtime.providers
+        return providers.generator(providers.embedder(known.recipe, self.name))
+
+    async def _record_answer(self, answer: Answer) -> None:
+        known = await self._load()
+        async with self.transaction() as conn:
+            await record_usage(conn, known.collection_id, answer.usage)
+            if answer.hits.search_id is not None:
+                # A passage that was added around a hit counts for the hit, which is in the log.
+                found = {hit.chunk_id: hit.expanded_from or hit.chunk_id for hit in answer.hits}
+                cited = [found[citation.chunk_id] for citation in answer.citations]
+                await retrieve.log_citations(conn, answer.hits.search_id, cited)
