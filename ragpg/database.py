@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ragpg import errors
+from ragpg.dsn import connect_args
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Connection = psycopg.AsyncConnection[Any]
 
-SCHEMA_REVISION = "0009"
+# The address is given to the driver itself, which knows more forms of it than SQLAlchemy.
+SQLALCHEMY_DRIVER = "postgresql+psycopg://"
+SCHEMA_REVISION = "0011"
 
 # SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
 RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
@@ -44,10 +47,6 @@ RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
     "RG010": errors.DocumentNotFound,
     "RG011": errors.ConflictError,
 }
-PGVECTOR_FAULTS = (
-    ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
-    ((0, 8, 4), "can break an HNSW index when it is vacuumed (before 0.8.4)"),
-)
 # Serialization failure, deadlock, lock not available, and the classes of lost connections,
 # exhausted resources and operator intervention (PostgreSQL documentation, appendix A).
 RETRYABLE = re.compile(r"^(40001|40P01|55P03|08...|53...|57P0.)$")
@@ -136,13 +135,18 @@ class Database:
 
 
 def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> AsyncEngine:  # noqa: FBT001
-    connect_args = {} if prepared_statements else {"prepare_threshold": None}
+    prepared = {} if prepared_statements else {"prepare_threshold": None}
     engine = create_async_engine(
-        sqlalchemy_url(url),
+        SQLALCHEMY_DRIVER,
         pool_size=pool_max_size,
         max_overflow=0,
         pool_pre_ping=True,
-        connect_args={"application_name": "ragpg", "connect_timeout": 10, **connect_args},
+        connect_args={
+            "connect_timeout": 10,
+            **connect_args(url),
+            "application_name": "ragpg",
+            **prepared,
+        },
     )
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -160,22 +164,24 @@ async def _register_vectors(conn: Connection) -> None:
     await conn.set_autocommit(autocommit)
 
 
-def sqlalchemy_url(url: str) -> str:
-    """The URL with SQLAlchemy's name of the psycopg driver in front."""
-    return re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql+psycopg://", url)
-
-
 async def check_role(conn: Connection) -> None:
-    """Refuse a role that row-level security does not bind. Raises ConfigurationError."""
+    """Refuse a role that row-level security does not bind, or that may not do a service's work.
+
+    Raises ConfigurationError. Before the first migration there is no ragpg_app to belong to.
+    """
     cursor = await conn.execute(
         """
         select current_user, role.rolsuper, role.rolbypassrls,
-               coalesce((select pg_has_role(current_user, namespace.nspowner, 'member')
-                           from pg_namespace as namespace where namespace.nspname = 'ragpg'), false)
+               coalesce((select pg_has_role(current_user, home.nspowner, 'member')
+                           from pg_namespace as home where home.nspname = 'ragpg'), false),
+               coalesce((select pg_has_role(current_user, service.oid, 'usage')
+                           from pg_roles as service where service.rolname = 'ragpg_app'), true)
           from pg_roles as role where role.rolname = current_user
         """
     )
-    name, superuser, bypasses, owns = cast("tuple[str, bool, bool, bool]", await cursor.fetchone())
+    name, superuser, bypasses, owns, serves = cast(
+        "tuple[str, bool, bool, bool, bool]", await cursor.fetchone()
+    )
     why = (
         "a superuser"
         if superuser
@@ -190,6 +196,12 @@ async def check_role(conn: Connection) -> None:
             f"the service connects as {name!r}, which is {why}, so tenants would not be kept apart;"
             " connect as a login role that is a member of ragpg_app and nothing more"
             " (RAGPG_OWNER_DATABASE_URL is for `ragpg migrate` alone)"
+        )
+    if not serves:
+        raise errors.ConfigurationError(
+            f"the service connects as {name!r}, which is no member of ragpg_app; a role of"
+            " ragpg_reader inspects with psql, a service needs a login role in ragpg_app"
+            f" (`grant ragpg_app to {name}` by a superuser, or another RAGPG_DATABASE_URL)"
         )
 
 
@@ -247,16 +259,6 @@ def functions_digest() -> str:
     return hashlib.sha256("\0".join(text for _, text in function_files()).encode()).hexdigest()
 
 
-def pgvector_warnings(version: str) -> tuple[str, ...]:
-    """Why this version of pgvector should be replaced, a sentence each; from its changelog."""
-    installed = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    return tuple(
-        f"pgvector {version} {fault}; update the extension"
-        for mended_in, fault in PGVECTOR_FAULTS
-        if installed < mended_in
-    )
-
-
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn every psycopg and pool error raised inside into one of ours, with its cause."""
@@ -285,6 +287,8 @@ def _ours(exc: psycopg.Error) -> errors.RagpgError:
         return RAISED_IN_SQL[state](message)
     if state in {"3F000", "42P01"} and "ragpg" in message:
         return errors.SchemaMissing(f"{message}; run `ragpg migrate`", needed=SCHEMA_REVISION)
+    if state is None and isinstance(exc, psycopg.DataError):
+        return errors.InputError(f"a value cannot be sent to Postgres: {message}; change it")
     if state is None or state.startswith(("08", "57P")):
         return errors.DatabaseUnavailable(
             f"the database cannot be reached: {message}; check RAGPG_DATABASE_URL and that the"

@@ -97,6 +97,15 @@ def add(conn: psycopg.Connection[Any], home: Home, texts: list[str], **fields: o
     return added
 
 
+def put_into_index(conn: psycopg.Connection[Any], home: Home, most: int = 1_000_000) -> int:
+    """Index rows that a small collection leaves to the scan; how many there were, up to `most`."""
+    row = conn.execute(
+        "select ragpg._index_rows(%s, %s, %s)", [home.tenant, home.collection, most]
+    ).fetchone()
+    assert row
+    return int(row[0])
+
+
 def remove(conn: psycopg.Connection[Any], home: Home, chunk_ids: list[int]) -> None:
     """Take chunks out of the index, then delete them."""
     conn.execute(

@@ -59,6 +59,19 @@ def test_scores_follow_the_average_length_of_now_although_weights_are_stored(own
     check(owner, home)
 
 
+def test_texts_that_are_read_otherwise_now_are_to_be_rebuilt(owner):
+    home = make_home(owner)
+    add(owner, home, ["the pump is adding water", "drained on Monday"])
+    advice = "select advice from ragpg.lexical_health"
+    assert owner.execute(advice).fetchone() == ("good",)
+    # As if this release, or this server, had another stem for adding.
+    other = "overlay(weights::text placing '{7:1,' from 1 for 1)::sparsevec"
+    owner.execute(f"update ragpg.lexeme_vector set weights = {other} where length > 2")
+    assert owner.execute(advice).fetchone()[0].startswith("rebuild: texts are read otherwise now")
+    owner.execute("select ragpg.rebuild_lexical(%s, %s)", [home.tenant, home.collection])
+    assert owner.execute(advice).fetchone() == ("good",)
+
+
 def test_a_rolled_back_write_leaves_no_trace(owner):
     rng = random.Random(5)  # noqa: S311
     home = make_home(owner)

@@ -16,6 +16,7 @@ from tests.sql.lexical_corpus import (
     ask,
     assert_same_ranking,
     make_home,
+    put_into_index,
     random_text,
     rank_bm25,
     read_chunks,
@@ -114,18 +115,57 @@ def test_the_index_plan_gives_the_exact_ranking(owner):
     for _ in range(6):
         ids += add(owner, home, [random_text(rng, 2000) for _ in range(400)])
     remove(owner, home, rng.sample(ids, 150))
+    assert put_into_index(owner, home, most=1000) == 1000
     chunks = read_chunks(owner, home)
     taken = set()
     queries = [
         " ".join(f"wort{int(2000 ** rng.random())}" for _ in range(size))
         for size in (1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 8, 12, 30)
     ]
-    for query in ["wort1", "wort1 wort2 wort3", "wort1999 wort3", "wort3 " * 5, *queries]:
-        for k in (1, 20, 150):
-            found, mode = by_index(owner, home, query, k)
-            assert_same_ranking(found, rank_bm25(chunks, ask(owner, query), k))
-            taken |= mode
+    for still in (1250, 0):
+        for query in ["wort1", "wort1 wort2 wort3", "wort1999 wort3", "wort3 " * 5, *queries]:
+            for k in (1, 20, 150):
+                found, mode = by_index(owner, home, query, k)
+                assert_same_ranking(found, rank_bm25(chunks, ask(owner, query), k))
+                taken |= mode
+        assert put_into_index(owner, home) == still
     assert "index" in taken
+
+
+def test_a_collection_goes_into_the_index_as_it_outgrows_the_scan(owner):
+    home = make_home(owner)
+
+    def add_many(first: int, last: int) -> int:
+        with owner.transaction():
+            # One document of many chunks; the search reads no document.
+            owner.execute("set local session_replication_role = replica")
+            owner.execute(
+                "with made as (insert into ragpg.chunk (tenant_id, collection_id, document_id,"
+                " position, start, stop, section_path, table_header, text, text_hash)"
+                " select %(tenant)s, %(collection)s, 1, n, 0, 4, '{}', '', 'pear', ''"
+                " from generate_series(%(first)s::integer, %(last)s) as n returning *)"
+                " insert into ragpg.embedding (tenant_id, chunk_id, collection_id, document_key,"
+                " tags, attributes, embedding) select tenant_id, chunk_id, collection_id, 'd', '{}',"
+                " '{}', '[1,0,0]' from made",
+                {"tenant": home.tenant, "collection": home.collection}
+                | {"first": first, "last": last},
+            )
+            owner.execute(
+                "select ragpg.lexical_add(%s, %s, array(select chunk_id from ragpg.chunk"
+                " where position between %s and %s))",
+                [home.tenant, home.collection, first, last],
+            )
+        count = owner.execute("select count(*) from ragpg.lexeme_vector where indexed").fetchone()
+        assert count
+        return int(count[0])
+
+    assert add_many(1, 6900) == 0
+    assert add_many(6901, 7000) == 0
+    # 200 new ones, and 800 that were waiting.
+    assert add_many(7001, 7200) == 1000
+    assert len(search(owner, home, "pear", 1000)) == 1000
+    owner.execute("select ragpg.compact_lexical(%s, %s)", [home.tenant, home.collection])
+    assert add_many(7201, 7201) == 7201
 
 
 def test_a_filter_gives_the_best_of_what_passes_in_every_plan(owner):
@@ -149,6 +189,40 @@ def test_a_filter_gives_the_best_of_what_passes_in_every_plan(owner):
     found, mode = by_index(owner, home, "wort5 wort9 wort1", 50, **given, list_up_to=10)
     assert mode <= {"index", "scan"}
     assert_same_ranking(found, expected)
+
+
+@pytest.mark.parametrize("scan_up_to", [0, 7000])
+@pytest.mark.parametrize("k", [5, 500])
+def test_a_filter_that_is_known_to_be_broad_is_asked_of_the_best_chunks_alone(owner, scan_up_to, k):
+    home = make_home(owner)
+    rng = random.Random(31)  # noqa: S311
+    for number in range(4):
+        add(owner, home, [random_text(rng) for _ in range(100)], source=f"source {number}")
+    arguments = {"tenant": home.tenant, "collection": home.collection, "k": k,
+                 "scan_up_to": scan_up_to, "sources": ["source 0", "source 2", "source 3"]}  # fmt: skip
+    call = (
+        "select arm.ids, arm.scores, arm.mode from ragpg._lexical_arm(%(tenant)s, %(collection)s,"
+        " 'wort5 wort9 wort1', %(k)s, %(sources)s, null, null, null, null, null, null,"
+        " is_broad => {}, scan_up_to => %(scan_up_to)s) as arm"
+    )
+    ids, scores, mode = owner.execute(call.format("false"), arguments).fetchone()
+    assert mode == "filtered"
+    assert len(ids) == len(set(ids)) > 4
+    broad = owner.execute(call.format("true"), arguments).fetchone()
+    assert broad[:2] == (ids, scores)
+    assert broad[2] in {"index", "scan"}
+
+
+def test_the_lexical_arm_keeps_to_the_chunks_that_it_is_handed(owner):
+    home = make_home(owner)
+    first, second, _ = add(owner, home, ["apple", "apple pie", "apple"])
+    for passing, expected in (([second, first], [first, second]), ([second], [second]), ([], None)):
+        found = owner.execute(
+            "select arm.ids from ragpg._lexical_arm(%s, %s, 'apple', 9, '{wiki}', null, null, null,"
+            " null, null, null, %s) as arm",
+            [home.tenant, home.collection, passing],
+        ).fetchone()
+        assert found == (expected,)
 
 
 def test_the_service_and_the_reader_may_search_but_not_touch_the_index(owner, database):
@@ -227,7 +301,8 @@ def test_two_collections_of_one_tenant_have_statistics_of_their_own(owner):
     add(owner, home, ["apple pie", "pear"])
     before = search(owner, home, "apple")
     made = owner.execute(
-        "select ragpg.create_collection('other', to_jsonb(collection)) from ragpg.collection"
+        "select ragpg.create_collection('other', to_jsonb(collection)"
+        " - '{tenant_id,collection_id,name,created_at}'::text[]) from ragpg.collection"
     ).fetchone()[0]
     other = type(home)(tenant=home.tenant, collection=made, name="other")
     add(owner, other, ["apple"] * 9)

@@ -132,6 +132,32 @@ def test_another_tenants_rows_are_never_found_and_no_tenant_is_an_error(owner, d
                     conn.execute(f"select * from ragpg.{inner}")
 
 
+def test_the_arm_hands_on_what_passes_a_filter_if_it_met_it_and_it_is_not_too_much(owner):
+    home = make_collection(owner, tenant="acme")
+    rows = [
+        Row(chunk_id=1, vector="[1,0]", source="wiki"),
+        Row(chunk_id=2, vector="[0,1]", source="wiki"),
+        Row(chunk_id=3, vector="[1,1]", source="disk"),
+        Row(chunk_id=4, vector="[1,2]", source="wiki", expires_at=PAST),
+    ]
+    dense_seed.insert_rows(owner, home, rows)
+
+    def arm(sources: list[str] | None, list_up_to: int) -> tuple[Any, ...]:
+        found = owner.execute(
+            "select arm.ids, arm.passing, arm.is_broad from ragpg._dense_arm(%s, %s, '[1,0]', 1, %s,"
+            " null, null, null, null, null, null, list_up_to => %s) as arm",
+            [*home, sources, list_up_to],
+        ).fetchone()
+        assert found is not None
+        ids, passing, is_broad = found
+        return ids, passing and sorted(passing), is_broad
+
+    assert arm(["wiki"], 2) == ([1], [1, 2], None)
+    assert arm(["wiki"], 1) == ([1], None, True)
+    assert arm(["none"], 2) == (None, [], None)
+    assert arm(None, 2) == ([1], None, None)
+
+
 def test_score_dense_gives_the_true_cosine_of_each_chunk_of_the_collection(owner):
     home = make_collection(owner, tenant="acme")
     other = make_collection(owner, tenant="globex")

@@ -52,15 +52,31 @@ def test_an_arm_without_a_query_is_left_out_and_the_depth_is_the_limit_of_the_sc
     assert re.search(r"actual .*rows=7(\.00)? ", limit)
 
 
-def test_analyze_adds_rows_and_times_and_a_filter_appears_in_both_arms(owner):
+def test_analyze_adds_rows_and_times(owner):
     filled(owner, "acme", source="wiki")
     lines = explain(owner, "valve", "[1,0,0]", sources=["wiki"], analyze_plans=True)
-    assert lines["lexical"][0] == "mode: filtered"
     for arm in ("dense", "lexical"):
         text = "\n".join(lines[arm])
-        assert "'{wiki}'" in text
         assert "actual time=" in text
         assert "Execution Time" in text
+
+
+def test_a_filter_is_run_once_and_the_lexical_arm_takes_what_passed(owner):
+    filled(owner, "acme", source="wiki")
+    lines = explain(owner, "valve", "[1,0,0]", sources=["wiki"])
+    assert lines["lexical"][0] == "mode: filtered"
+    assert "'{wiki}'" in "\n".join(lines["dense"])
+    lexical = "\n".join(lines["lexical"])
+    assert "'{wiki}'" not in lexical
+    assert "chunk_id = ANY" in lexical
+    assert lexical.count("Aggregate") == 1
+
+
+def test_without_a_vector_the_lexical_arm_runs_the_filter_itself(owner):
+    filled(owner, "acme", source="wiki")
+    lexical = "\n".join(explain(owner, "valve", None, sources=["wiki"])["lexical"])
+    assert lexical.startswith("mode: filtered")
+    assert "'{wiki}'" in lexical
 
 
 def test_a_query_for_which_nothing_is_run_says_so(owner):

@@ -11,13 +11,15 @@ READ_ONLY = ("tenant", "collection", "collection_alias", "document", "chunk", "e
 HIDDEN = ("lexeme_vector", "lexeme_count", "lexical_reference", "reader_tenant")
 FOR_BOTH = {
     "attributes", "collection_number", "contextualized", "current_tenant", "dense_index_state",
-    "dense_mode", "expand", "explain_hybrid", "explain_lexical", "instant", "instants",
+    "dense_mode", "expand", "explain_hybrid", "explain_lexical", "has_outdated_lexemes", "instant", "instants",
     "query_lexemes", "search_dense", "search_hybrid", "search_lexical", "stale_documents", "tokenize",
-    "use_tenant",
+    "use_tenant", "whole_corpus",
 }  # fmt: skip
 FOR_SERVICE = {
     "create_collection", "create_tenant", "delete_collection", "delete_document", "delete_expired",
+    "delete_tenant",
     "enqueue", "publish", "publish_documents", "rename_document", "set_alias",
+    "set_whole_corpus_tokens",
 }  # fmt: skip
 
 

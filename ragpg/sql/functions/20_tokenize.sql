@@ -5,7 +5,8 @@
 --                etc/nginx/nginx.conf, getusername, c++, at&t, v1.2.3 (and 1.2.3); a path also at
 --                each level; ERR 1042 and ERR1042 also as err-1042; beside all their parts
 --   capitals     IT, AWS: also unstemmed; Don inside a sentence: also when it is a stop word
---   accents      cafe is found in café: the word as written, and once more without its accents
+--   accents      cafe is found in café, strasse in straße: the word as written, and once more in
+--                plain letters
 --   CJK, Thai..  pairs of neighbouring characters; Han and Hangul also one by one
 --
 -- A chunk's length counts every occurrence of every lexeme, and a lexeme's frequency is its number of
@@ -81,8 +82,10 @@ as $$
                           select level from regexp_split_to_table(whole, '[./:@#]+') as level
                            where whole ~ '[.]' and level ~ '[-_]'
                           union
-                          select level from regexp_split_to_table(whole, '[-./:@#]+') as level
-                           where whole ~ '-' and level ~ '[^_]_'
+                          select lower(level) from regexp_split_to_table(original, '[-./:@#]+') as level
+                           where original ~ '[-./:@#]'
+                             and (whole ~ '-' and level ~ '[^_]_'
+                                  or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]')
                       ) as levels
                 where length(lexeme) >= 2
                 group by lexeme
@@ -127,12 +130,17 @@ begin
         end if;
         if words ~ '[\u00c0-\u024f\u1e00-\u1eff]' then
             words := words || coalesce((
-                select ' ' || string_agg(regexp_replace(normalize(accented.found[1], NFKD),
-                                                        '[\u0300-\u036f]', '', 'g'), ' ')
+                select ' ' || string_agg(regexp_replace(spelled.out, '[\u0300-\u036f]', '', 'g'), ' ')
                   from regexp_matches(words,
                            '([A-Za-z]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff]*)',
-                           'g') as accented(found)
-                 where normalize(accented.found[1], NFKD) ~ '[\u0300-\u036f]'), '');
+                           'g') as accented(found),
+                       -- Letters that do not decompose, as their languages write them in ASCII.
+                       lateral (select replace(replace(replace(replace(replace(
+                                           translate(normalize(accented.found[1], NFKD),
+                                                     'øØłŁđĐðÐı', 'oOlLdDdDi'),
+                                           'ß', 'ss'), 'æ', 'ae'), 'Æ', 'AE'), 'œ', 'oe'), 'Œ', 'OE')
+                                       as out) as spelled
+                 where spelled.out <> accented.found[1]), '');
         end if;
         words := regexp_replace(words,
             '[^\u0001-\u007f\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u1fff\u2c00-\u2dff\u2e80-\u2fef\u3005-\u3007\u3021-\ud7ff\uf900-\ufefc\uff66-\uffdc\U00010000-\U0001efff\U00020000-\U0003ffff]+',

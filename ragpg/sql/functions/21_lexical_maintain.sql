@@ -124,6 +124,39 @@ end $$;
 comment on function ragpg._settle_counts(integer, integer) is
     'Merges runs when eight of one level have come together, unless another writer is merging.';
 
+create or replace function ragpg._index_rows(
+    tenant_id integer, collection_id integer, most integer
+) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    moved integer;
+begin
+    -- Under a stricter isolation a row that another writer moves could fail this one.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        return 0;
+    end if;
+    -- An array, since a joined subquery could be run again for each row, and take others.
+    update ragpg.lexeme_vector as vector
+       set indexed = true
+     where vector.tenant_id = _index_rows.tenant_id
+       and vector.collection_id = _index_rows.collection_id
+       and vector.chunk_id = any (array(
+               select waiting.chunk_id
+                 from ragpg.lexeme_vector as waiting
+                where waiting.tenant_id = _index_rows.tenant_id
+                  and waiting.collection_id = _index_rows.collection_id
+                  and not waiting.indexed
+                limit _index_rows.most
+                  for update skip locked));
+    get diagnostics moved = row_count;
+    return moved;
+end $$;
+comment on function ragpg._index_rows(integer, integer, integer) is
+    'Puts some rows that searches read one by one into the index, and returns how many. A row is in one of both for every snapshot, so results do not change. Waits for nobody.';
+
 create or replace function ragpg.lexical_add(
     tenant_id integer, collection_id integer, chunk_ids bigint[]
 ) returns void
@@ -139,6 +172,7 @@ declare
     reference double precision;
     numbers integer[];
     counts bigint[];
+    indexed boolean;
 begin
     if coalesce(cardinality(chunk_ids), 0) = 0 then
         return;
@@ -170,6 +204,12 @@ begin
     reference := ragpg._reference_length(
         lexical_add.tenant_id, lexical_add.collection_id,
         (select avg(length) from unnest(lengths) as length));
+    -- As many as a search scans faster than it reads an index, see scan_up_to in _search_lexical.
+    indexed := (select coalesce(sum(run.chunks), 0) + cardinality(ids) > 7000
+                  from ragpg.lexeme_count as run
+                 where run.tenant_id = lexical_add.tenant_id
+                   and run.collection_id = lexical_add.collection_id
+                   and run.slice = 0);
 
     with posting as materialized (
         -- A sparsevec holds 16,000 elements; of more lexemes the first of the tsvector are kept.
@@ -191,10 +231,10 @@ begin
          group by posting.chunk_id
     ), stored as (
         insert into ragpg.lexeme_vector (
-            tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights)
+            tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights, indexed)
         select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
                greatest(length(read.lexemes) - 16000, 0), embedding.expires_at,
-               coalesce(weighted.weights, '{}/1000000000')::sparsevec
+               coalesce(weighted.weights, '{}/1000000000')::sparsevec, indexed
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
           join ragpg.embedding
             on embedding.tenant_id = lexical_add.tenant_id
@@ -212,6 +252,10 @@ begin
         (select sum(length) from unnest(lengths) as length),
         coalesce(numbers, '{}'), coalesce(counts, '{}'));
     perform ragpg._settle_counts(lexical_add.tenant_id, lexical_add.collection_id);
+    if indexed then
+        perform ragpg._index_rows(
+            lexical_add.tenant_id, lexical_add.collection_id, 4 * cardinality(ids));
+    end if;
 end $$;
 comment on function ragpg.lexical_add(integer, integer, bigint[]) is
     'Makes these live chunks findable by BM25, in this transaction. Called by publish only.';

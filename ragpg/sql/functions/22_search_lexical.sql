@@ -20,8 +20,7 @@ returns table (
     reference_length double precision
 )
 language sql stable
-set search_path = pg_catalog, public, pg_temp
-as $$
+begin atomic
     with size as materialized (
         select sum(run.chunks) as chunks,
                greatest(sum(run.total_length)::double precision / nullif(sum(run.chunks), 0), 1)
@@ -55,10 +54,41 @@ as $$
       join ragpg.lexical_reference as reference
         on reference.tenant_id = _query_terms.tenant_id
        and reference.collection_id = _query_terms.collection_id
-     where size.chunks > 0
-$$;
+     where size.chunks > 0;
+end;
 comment on function ragpg._query_terms(integer, integer, text) is
     'The lexemes of a query with the collection''s statistics of now. Empty for an empty collection.';
+
+create or replace function ragpg._query_weights(
+    tenant_id integer, collection_id integer, query text
+)
+returns table (
+    numbers integer[],
+    factors double precision[],
+    frequencies bigint[],
+    chunks bigint,
+    average_length double precision,
+    reference_length double precision
+)
+language sql stable
+rows 1
+begin atomic
+    -- Of a query with more than 500 known lexemes the 500 of the largest idf count.
+    select array_agg(term.number order by term.frequency, term.number),
+           array_agg(term.times * term.idf order by term.frequency, term.number),
+           array_agg(term.frequency order by term.frequency, term.number),
+           min(term.chunks), min(term.average_length), min(term.reference_length)
+      from (
+               select asked.*
+                 from ragpg._query_terms(_query_weights.tenant_id, _query_weights.collection_id,
+                                         _query_weights.query) as asked
+                where asked.frequency > 0
+                order by asked.times * asked.idf desc, asked.number
+                limit 500
+           ) as term;
+end;
+comment on function ragpg._query_weights(integer, integer, text) is
+    'The known lexemes of a query, the rarest first: number, times * idf and frequency of each, and what _bm25 must know of the collection. Nulls if none is known.';
 
 create or replace function ragpg._bm25(
     tenant_id integer, collection_id integer, numbers integer[], factors double precision[],
@@ -66,34 +96,32 @@ create or replace function ragpg._bm25(
 )
 returns table (chunk_id bigint, score double precision)
 language sql stable
-set search_path = pg_catalog, public, pg_temp
-as $$
+begin atomic
     with term as materialized (
-        select array_agg(ragpg._unit(asked.number) order by asked.number) as units,
-               array_agg(asked.factor order by asked.number) as factors
+        select ragpg._unit(asked.number) as unit, asked.factor
           from unnest(numbers, factors) as asked(number, factor)
+         order by asked.number
     )
     select vector.chunk_id, coalesce(scored.score, 0)
       from ragpg.lexeme_vector as vector
-     cross join term
      cross join lateral (
                select 1.2 * (0.25 + 0.75 * vector.length / reference_length) as stored_norm,
                       1.2 * (0.25 + 0.75 * vector.length / average_length) as norm
            ) as scale
      cross join lateral (
                -- The frequency is read back out of the weight: w = 2.2 tf / (tf + norm).
-               select sum(asked.factor * 2.2 * found.frequency / (found.frequency + scale.norm))
+               select sum(term.factor * 2.2 * found.frequency / (found.frequency + scale.norm))
                       as score
-                 from unnest(term.units, term.factors) as asked(unit, factor),
-                      lateral (select -(vector.weights <#> asked.unit) as weight offset 0) as stored,
+                 from term,
+                      lateral (select -(vector.weights <#> term.unit) as weight offset 0) as stored,
                       lateral (select round(stored.weight * scale.stored_norm
                                             / (2.2 - stored.weight)) as frequency offset 0) as found
                 where stored.weight > 0
            ) as scored
      where vector.tenant_id = _bm25.tenant_id
        and vector.collection_id = _bm25.collection_id
-       and vector.chunk_id = any (_bm25.chunk_ids)
-$$;
+       and vector.chunk_id = any (_bm25.chunk_ids);
+end;
 comment on function ragpg._bm25(integer, integer, integer[], double precision[], double precision, double precision, bigint[]) is
     'The BM25 scores of these chunks; the same sum in the same order for each, so equal texts score equal.';
 
@@ -251,22 +279,59 @@ end $$;
 comment on function ragpg._first_condition(text[], bigint[], bigint, integer, double precision) is
     'A condition on few chunks, about budget if terms were independent, with good ones among them. frequencies ascending.';
 
-create or replace function ragpg._search_lexical(
+create or replace function ragpg._scan(
+    tenant integer, collection integer, asked sparsevec, k integer, slack double precision
+)
+returns table (threshold double precision, survivors bigint[])
+language sql stable
+rows 1
+begin atomic
+    -- offset 0, so that a row's score is computed once and not again for the condition on it.
+    with matched as materialized (
+        select scored.chunk_id, scored.rough
+          from (
+                   select vector.chunk_id, -(vector.weights <#> _scan.asked) as rough
+                     from ragpg.lexeme_vector as vector
+                    where vector.tenant_id = _scan.tenant
+                      and vector.collection_id = _scan.collection
+                      and (vector.expires_at is null or vector.expires_at > now())
+                   offset 0
+               ) as scored
+         where scored.rough > 0
+    ), bar as (
+        select matched.rough from matched order by matched.rough desc offset _scan.k - 1 limit 1
+    )
+    select (select bar.rough from bar), array_agg(matched.chunk_id)
+      from matched
+     where matched.rough >= coalesce((select bar.rough from bar), 0) * _scan.slack;
+end;
+comment on function ragpg._scan(integer, integer, sparsevec, integer, double precision) is
+    'The k-th best rough score in a collection, and the chunks that are near enough to it or above.';
+
+create or replace function ragpg._lexical_arm(
     tenant integer,
     collection integer,
     query text,
-    k integer default 150,
-    sources text[] default null,
-    tags_all text[] default null,
-    tags_any text[] default null,
-    modified_from timestamptz default null,
-    modified_before timestamptz default null,
-    key_prefix text default null,
-    filter jsonpath default null,
+    k integer,
+    sources text[],
+    tags_all text[],
+    tags_any text[],
+    modified_from timestamptz,
+    modified_before timestamptz,
+    key_prefix text,
+    filter jsonpath,
+    passing bigint[] default null,
+    is_broad boolean default null,
     scan_up_to integer default 7000,
-    list_up_to integer default 20000
+    list_up_to integer default 20000,
+    out ids bigint[],
+    out scores double precision[],
+    out mode text,
+    out numbers integer[],
+    out factors double precision[],
+    out average double precision,
+    out reference double precision
 )
-returns table (chunk_id bigint, rank integer, score double precision, mode text)
 language plpgsql stable
 set search_path = pg_catalog, public, pg_temp
 set jit = off
@@ -274,43 +339,37 @@ set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 set enable_indexscan = on
 set work_mem = '64MB'
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-    numbers integer[];
-    factors double precision[];
     frequencies bigint[];
     keys text[];
     chunks bigint;
-    average double precision;
-    reference double precision;
     slack double precision;
     asked sparsevec;
     conditions text;
+    -- Of the filter: the condition on a chunk before it is scored, or the one on a scored chunk.
+    inside text := '';
+    asking text := '';
+    ranked text := 'matched';
+    rated text;
     gather text;
     statement text;
     -- For ragpg.explain_hybrid, which shows each statement's plan.
     explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
-    by_index text := ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2';
-    within bigint[];
+    by_index text;
+    within bigint[] := passing;
     threshold double precision;
     survivors bigint[];
     condition text;
     complete boolean;
     budget double precision := greatest(1500, 8 * k);
 begin
-    -- Of a query with more than 500 known lexemes the 500 of the largest idf count.
-    select array_agg(term.number order by term.frequency, term.number),
-           array_agg(term.times * term.idf order by term.frequency, term.number),
-           array_agg(term.frequency order by term.frequency, term.number),
-           min(term.chunks), min(term.average_length), min(term.reference_length)
+    select asked.numbers, asked.factors, asked.frequencies, asked.chunks, asked.average_length,
+           asked.reference_length
       into numbers, factors, frequencies, chunks, average, reference
-      from (
-               select term.* from ragpg._query_terms(tenant, collection, query) as term
-                where term.frequency > 0
-                order by term.times * term.idf desc, term.number
-                limit 500
-           ) as term;
+      from ragpg._query_weights(tenant, collection, query) as asked;
     if numbers is null then
         return;
     end if;
@@ -335,11 +394,11 @@ begin
         case when modified_before is not null then ' and embedding.modified_at < $8' end,
         case when key_prefix is not null then ' and embedding.document_key ^@ $9' end,
         case when filter is not null then ' and embedding.attributes @@ $10' end);
-    if conditions <> '' then
+    if conditions <> '' and within is null and not coalesce(is_broad, false) then
         statement := format(
-            'select array_agg(passing.chunk_id) from (select embedding.chunk_id from ragpg.embedding'
-            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s)'
-            ' as passing', tenant, collection, conditions, list_up_to + 1);
+            'select array(select embedding.chunk_id from ragpg.embedding'
+            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s)',
+            tenant, collection, conditions, list_up_to + 1);
         if explained then
             perform ragpg._note_plan(
                 statement, null::sparsevec, null::tsquery, null::bigint[], sources, tags_all,
@@ -349,44 +408,64 @@ begin
            into within
           using null::sparsevec, null::tsquery, null::bigint[], sources, tags_all, tags_any,
                 modified_from, modified_before, key_prefix, filter;
-        if within is null then
-            return;
-        end if;
-        if cardinality(within) <= list_up_to then
-            conditions := ' and vector.chunk_id = any ($3)';
-        else
+        if cardinality(within) > list_up_to then
             within := null;
-            conditions := format(
-                ' and (select true from ragpg.embedding where embedding.tenant_id = %s'
-                ' and embedding.chunk_id = vector.chunk_id%s offset 0)', tenant, conditions);
         end if;
     end if;
+    if within = '{}' then
+        return;
+    end if;
+    if within is not null then
+        inside := ' and vector.chunk_id = any ($3)';
+    elsif conditions <> '' then
+        -- Asked from the best chunk down and no further than k that pass, since most pass and each
+        -- question is a look-up.
+        asking := format(
+            ' and (select true from ragpg.embedding where embedding.tenant_id = %s'
+            ' and embedding.chunk_id = matched.chunk_id%s offset 0)', tenant, conditions);
+        ranked := '(select matched.* from matched order by matched.rough desc offset 0) as matched';
+    end if;
     -- offset 0, so that a row's score is computed once and not again for the condition on it.
-    gather := format(
-        'with matched as materialized (select scored.* from ('
+    rated := format(
         'select vector.chunk_id, -(vector.weights <#> $1) as rough'
         ' from ragpg.lexeme_vector as vector where vector.tenant_id%s = %s'
         ' and vector.collection_id%s = %s'
-        ' and (vector.expires_at is null or vector.expires_at > now())%s offset 0) as scored'
+        ' and (vector.expires_at is null or vector.expires_at > now())%s offset 0',
+        '%1$s', tenant, '%1$s', collection, inside || '%2$s');
+    gather := format(
+        'with matched as materialized (select scored.* from (%s) as scored'
         ' where scored.rough > 0),'
-        ' bar as (select matched.rough from matched order by matched.rough desc offset %s limit 1)'
+        ' bar as (select matched.rough from %s where true%s order by matched.rough desc offset %s limit 1)'
         ' select (select bar.rough from bar), array_agg(matched.chunk_id) from matched'
-        ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s',
-        -- + 0 keeps the primary key from being combined with the index of lexemes.
-        '%1$s', tenant, '%1$s', collection, conditions || '%2$s', k - 1, slack);
+        ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s%s',
+        '%s', ranked, asking, k - 1, slack, asking);
 
     mode := case when within is not null then 'filtered' when chunks <= scan_up_to then 'scan'
                  else 'index' end;
-    if mode = 'index' then
+    if mode <> 'filtered' then
         -- Within this function only. The planner knows nothing of the keys and at times prefers to
-        -- read the whole table along its primary key: 435 ms instead of 4 in a million chunks.
+        -- read the whole table along its primary key: 435 ms instead of 4 in a million chunks. Who
+        -- scores every chunk has a fifth less to do when a bitmap leads to each page once.
         perform set_config('enable_indexscan', 'off', true);
+    end if;
+    if mode = 'index' then
         keys := array(select format('''%s.%s''', to_hex(collection), term.number)
                         from unnest(numbers) with ordinality as term(number, place)
                        order by term.place);
+        -- + 0 keeps the primary key from being combined with the index of lexemes.
+        by_index := format(
+            rated, ' + 0',
+            ' and vector.indexed'
+            ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2');
+        if exists (select from ragpg.lexeme_vector as vector
+                    where vector.tenant_id = tenant and vector.collection_id = collection
+                      and not vector.indexed) then
+            by_index := format('(%s) union all (%s)', by_index,
+                               format(rated, '', ' and not vector.indexed'));
+        end if;
         loop
             condition := ragpg._first_condition(keys, frequencies, chunks, k, budget);
-            statement := format(gather, ' + 0', by_index);
+            statement := format(gather, by_index);
             if explained then
                 perform ragpg._note_plan(
                     statement, asked, condition::tsquery, within, sources, tags_all,
@@ -406,7 +485,7 @@ begin
         if condition is null then
             mode := 'scan';
         elsif not complete then
-            statement := format(gather, ' + 0', by_index);
+            statement := format(gather, by_index);
             if explained then
                 perform ragpg._note_plan(
                     statement, asked, condition::tsquery, within, sources, tags_all,
@@ -418,9 +497,18 @@ begin
                     modified_before, key_prefix, filter;
         end if;
     end if;
-    perform set_config('enable_indexscan', 'on', true);
-    if mode <> 'index' then
-        statement := format(gather, '', '');
+    if mode = 'scan' and conditions = '' then
+        -- Planned once a session: for a small collection planning would take as long as the search.
+        if explained then
+            perform ragpg._note_plan(
+                format('select * from ragpg._scan(%s, %s, $1, %s, %s)', tenant, collection, k, slack),
+                asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
+                modified_before, key_prefix, filter);
+        end if;
+        select scan.survivors into survivors
+          from ragpg._scan(tenant, collection, asked, k, slack) as scan;
+    elsif mode <> 'index' then
+        statement := format(gather, format(rated, '', ''));
         if explained then
             perform ragpg._note_plan(
                 statement, asked, null::tsquery, within, sources, tags_all,
@@ -431,15 +519,51 @@ begin
           using asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
                 modified_before, key_prefix, filter;
     end if;
-    return query
-    select best.chunk_id, row_number() over (order by best.score desc, best.chunk_id)::integer,
-           best.score, mode
-      from ragpg._bm25(tenant, collection, numbers, factors, average, reference, survivors) as best
-     order by best.score desc, best.chunk_id
-     limit k;
+    perform set_config('enable_indexscan', 'on', true);
+    select array_agg(best.chunk_id order by best.score desc, best.chunk_id),
+           array_agg(best.score order by best.score desc, best.chunk_id)
+      into ids, scores
+      from (
+               select found.chunk_id, found.score
+                 from ragpg._bm25(tenant, collection, numbers, factors, average, reference,
+                                  survivors) as found
+                order by found.score desc, found.chunk_id
+                limit k
+           ) as best;
+    if ids is null then
+        mode := null;
+    end if;
 end $$;
+comment on function ragpg._lexical_arm is
+    'The chunks of highest BM25 score, best first, for search_lexical and search_hybrid, with the weights of the query. mode: scan scores every chunk, as it does anyway in a collection of up to scan_up_to chunks, filtered every chunk that passes a filter, if those are at most list_up_to, index those whose lexemes can reach the k-th score. passing and is_broad are what _dense_arm found out about the filter; nulls leave that to this arm.';
+
+create or replace function ragpg._search_lexical(
+    tenant integer,
+    collection integer,
+    query text,
+    k integer default 150,
+    sources text[] default null,
+    tags_all text[] default null,
+    tags_any text[] default null,
+    modified_from timestamptz default null,
+    modified_before timestamptz default null,
+    key_prefix text default null,
+    filter jsonpath default null,
+    scan_up_to integer default 7000,
+    list_up_to integer default 20000
+)
+returns table (chunk_id bigint, rank integer, score double precision, mode text)
+language sql stable
+begin atomic
+    select found.chunk_id, found.rank::integer, found.score, arm.mode
+      from ragpg._lexical_arm(tenant, collection, query, k, sources, tags_all, tags_any,
+                              modified_from, modified_before, key_prefix, filter, null, null,
+                              scan_up_to, list_up_to) as arm,
+           unnest(arm.ids, arm.scores) with ordinality as found(chunk_id, score, rank)
+     order by found.rank;
+end;
 comment on function ragpg._search_lexical is
-    'What search_lexical does, for a tenant and collection by number. mode: scan scores every chunk, as it does anyway in a collection of up to scan_up_to chunks, filtered every chunk that passes a filter, if those are at most list_up_to, index those whose lexemes can reach the k-th score.';
+    'What search_lexical does, for a tenant and collection by number.';
 
 create or replace function ragpg.search_lexical(
     collection text,
@@ -480,33 +604,15 @@ create or replace function ragpg.score_lexical(
     tenant integer, collection integer, query text, chunk_ids bigint[]
 )
 returns table (chunk_id bigint, score double precision)
-language plpgsql stable
-set search_path = pg_catalog, public, pg_temp
-as $$
-#variable_conflict use_column
-declare
-    numbers integer[];
-    factors double precision[];
-    average double precision;
-    reference double precision;
-begin
-    if query is null or coalesce(cardinality(chunk_ids), 0) = 0 then
-        return;
-    end if;
-    select array_agg(term.number), array_agg(term.times * term.idf),
-           min(term.average_length), min(term.reference_length)
-      into numbers, factors, average, reference
-      from (
-               select term.* from ragpg._query_terms(tenant, collection, query) as term
-                where term.frequency > 0
-                order by term.times * term.idf desc, term.number
-                limit 500
-           ) as term;
-    return query
+language sql stable
+begin atomic
     select found.chunk_id, found.score
-      from ragpg._bm25(tenant, collection, coalesce(numbers, '{}'), coalesce(factors, '{}'),
-                       coalesce(average, 1), coalesce(reference, 1), chunk_ids) as found;
-end $$;
+      from ragpg._query_weights(tenant, collection, query) as asked,
+           ragpg._bm25(tenant, collection, asked.numbers, asked.factors,
+                       coalesce(asked.average_length, 1), coalesce(asked.reference_length, 1),
+                       chunk_ids) as found
+     where score_lexical.query is not null;
+end;
 comment on function ragpg.score_lexical(integer, integer, text, bigint[]) is
     'The BM25 scores of given chunks of a collection; 0 where no lexeme of the query is in the chunk.';
 
@@ -514,6 +620,7 @@ create or replace function ragpg.query_lexemes(collection text, query text)
 returns table (lexeme text, times integer, chunks bigint, idf double precision)
 language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -536,6 +643,7 @@ returns table (
 )
 language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

@@ -10,9 +10,17 @@ begin
         hashtextextended('ragpg.lexeme_count', compact_lexical.collection_id));
     perform ragpg._merge_counts(
         compact_lexical.tenant_id, compact_lexical.collection_id, 100, 10);
+    if (select sum(run.chunks) > 7000
+          from ragpg.lexeme_count as run
+         where run.tenant_id = compact_lexical.tenant_id
+           and run.collection_id = compact_lexical.collection_id
+           and run.slice = 0) then
+        perform ragpg._index_rows(
+            compact_lexical.tenant_id, compact_lexical.collection_id, 1000000);
+    end if;
 end $$;
 comment on function ragpg.compact_lexical(integer, integer) is
-    'Merges all counts of a collection into one run and drops lexemes that no chunk holds any more. Writers do not wait; searches get a little faster.';
+    'Merges all counts of a collection into one run, drops lexemes that no chunk holds any more, and of a large collection puts the rows that are not indexed yet into the index. Writers do not wait; searches get a little faster.';
 
 create or replace function ragpg.rebuild_lexical(tenant_id integer, collection_id integer)
 returns bigint
@@ -76,6 +84,44 @@ end $$;
 comment on function ragpg.rebuild_lexical(integer, integer) is
     'Computes the BM25 index of a collection anew from its chunks, with the average length of a sample of now. Writers of this collection wait, readers do not. Returns the number of chunks.';
 
+create or replace function ragpg.has_outdated_lexemes(collection_id integer) returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    tenant integer := ragpg.current_tenant();
+begin
+    -- The oldest chunks are the first to be out of date; 20 take some 10 ms.
+    return (
+        select coalesce(bool_or(sample.now <> sample.stored), false)
+          from (
+                   select array(select distinct ragpg.lexeme_number(lexeme.lexeme)
+                                  from unnest(ragpg.tokenize(
+                                           ragpg.contextualized(
+                                               chunk.context, chunk.table_header, chunk.text),
+                                           collection.language)) as lexeme
+                                 order by 1) as now,
+                          array(select entry.number
+                                  from ragpg._entries(vector.weights) as entry
+                                 order by entry.number) as stored
+                     from ragpg.collection
+                     join ragpg.lexeme_vector as vector
+                       on vector.tenant_id = collection.tenant_id
+                      and vector.collection_id = collection.collection_id
+                     join ragpg.chunk
+                       on chunk.tenant_id = vector.tenant_id
+                      and chunk.chunk_id = vector.chunk_id
+                    where collection.tenant_id = tenant
+                      and collection.collection_id = has_outdated_lexemes.collection_id
+                      and vector.left_out = 0
+                    order by vector.chunk_id
+                    limit 20
+               ) as sample);
+end $$;
+comment on function ragpg.has_outdated_lexemes(integer) is
+    'Whether tokenize reads the oldest 20 chunks of a collection of this tenant otherwise than when they were stored. Raises RG001.';
+
 -- A barrier, or a function in the caller's condition could be asked before the tenant is.
 create or replace view ragpg.lexical_health with (security_barrier = true) as
     select collection.tenant_id, collection.collection_id, collection.name as collection,
@@ -88,6 +134,8 @@ create or replace view ragpg.lexical_health with (security_barrier = true) as
            coalesce(stored.left_out, 0) as left_out,
            case
                when coalesce(size.chunks, 0) <> stored.chunks then 'rebuild: counts differ from the stored chunks'
+               when ragpg.has_outdated_lexemes(collection.collection_id)
+                   then 'rebuild: texts are read otherwise now, by a new release or another PostgreSQL'
                when size.average_length / reference.average_length not between 0.8 and 1.25
                    then 'rebuild: the average length has moved, searches score more chunks than needed'
                when size.runs > 24 then 'compact: many runs of counts'

@@ -47,22 +47,52 @@ end $$;
 comment on function ragpg._planned_rows is
     'How many rows the planner expects of "select" and this text, written by _search_dense alone.';
 
-create or replace function ragpg._search_dense(
+create or replace function ragpg._nearest(
+    tenant integer, collection integer, query_embedding halfvec, k integer
+)
+returns table (ids bigint[], scores double precision[])
+language sql stable
+rows 1
+begin atomic
+    -- "+ 0" keeps the ordering away from any HNSW index, so this is exact whatever indexes exist.
+    select array_agg(near.chunk_id order by near.distance, near.chunk_id),
+           array_agg(1 - near.distance order by near.distance, near.chunk_id)
+      from (
+               select embedding.chunk_id,
+                      (embedding.embedding <=> _nearest.query_embedding) + 0 as distance
+                 from ragpg.embedding
+                where embedding.tenant_id = _nearest.tenant
+                  and embedding.collection_id = _nearest.collection
+                  and (embedding.expires_at is null or embedding.expires_at > now())
+                order by 2, 1
+                limit _nearest.k
+           ) as near
+     where near.distance <> 'NaN';
+end;
+comment on function ragpg._nearest(integer, integer, halfvec, integer) is
+    'The k nearest of all chunks of a collection, exactly, best first.';
+
+create or replace function ragpg._dense_arm(
     tenant integer,
     collection integer,
     query_embedding halfvec,
-    k integer default 150,
-    sources text[] default null,
-    tags_all text[] default null,
-    tags_any text[] default null,
-    modified_from timestamptz default null,
-    modified_before timestamptz default null,
-    key_prefix text default null,
-    filter jsonpath default null,
-    forced_mode text default 'auto'
+    k integer,
+    sources text[],
+    tags_all text[],
+    tags_any text[],
+    modified_from timestamptz,
+    modified_before timestamptz,
+    key_prefix text,
+    filter jsonpath,
+    forced_mode text default 'auto',
+    list_up_to integer default 20000,
+    out ids bigint[],
+    out scores double precision[],
+    out mode text,
+    out passing bigint[],
+    out is_broad boolean
 )
-returns table (chunk_id bigint, rank integer, score double precision, mode text)
-language plpgsql stable security definer
+language plpgsql stable
 set search_path = pg_catalog, public, pg_temp
 set jit = off
 -- A search is one of many; starting workers costs more than it saves on most of them.
@@ -70,6 +100,8 @@ set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 set enable_sort = on
 set enable_bitmapscan = on
+set enable_indexscan = on
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -80,14 +112,14 @@ declare
     covered text := '';
     uncovered text := '';
     conditions text;
+    nearest text;
     statement text;
     -- For ragpg.explain_hybrid, which shows each statement's plan.
     explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
     expected bigint;
     wanted integer;
     rescored integer;
-    ids bigint[];
-    distances double precision[];
+    is_listing boolean := false;
     ef_before text;
     scan_before text;
     tuples_before text;
@@ -100,7 +132,7 @@ begin
     end if;
     select known.dimensions into dimensions
       from ragpg.collection as known
-     where known.tenant_id = _search_dense.tenant and known.collection_id = _search_dense.collection;
+     where known.tenant_id = _dense_arm.tenant and known.collection_id = _dense_arm.collection;
     if vector_dims(query_embedding) <> dimensions then
         raise exception using errcode = 'RG005',
             message = format('the query vector has %s dimensions, the collection''s have %s',
@@ -144,15 +176,15 @@ begin
     select dense_setting.* into setting from ragpg.dense_setting;
     select counted.rows into row_count
       from ragpg.dense_collection as counted
-     where counted.tenant_id = _search_dense.tenant
-       and counted.collection_id = _search_dense.collection;
+     where counted.tenant_id = _dense_arm.tenant
+       and counted.collection_id = _dense_arm.collection;
     -- A collection that is new, or was small when it was counted: count as far as it matters, and
     -- beyond that trust the planner.
     if row_count is null or row_count <= setting.exact_max then
         select count(*) into row_count
           from (select from ragpg.embedding
-                 where embedding.tenant_id = _search_dense.tenant
-                   and embedding.collection_id = _search_dense.collection
+                 where embedding.tenant_id = _dense_arm.tenant
+                   and embedding.collection_id = _dense_arm.collection
                  limit setting.exact_max + 1) as counted;
         if row_count > setting.exact_max then
             row_count := greatest(row_count, ragpg._planned_rows(
@@ -180,6 +212,7 @@ begin
                      else ' from ragpg.embedding where true' || covered || uncovered end,
                 query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
                 key_prefix, filter));
+            is_broad := expected > list_up_to;
             mode := case
                 when expected <= setting.exact_max then 'exact'
                 when uncovered = '' and row_count <= setting.sketch_max
@@ -190,11 +223,13 @@ begin
         end if;
     end if;
 
+    wanted := k;
     if mode = 'ann' then
         -- A relaxed scan stops at the last row asked for, in no exact order: with a filter, or near
         -- the breadth of the search, recall needs 8/3 of k.
-        wanted := case when covered || uncovered = '' and k * 4 <= setting.ef_search then k
-                       else k * 8 / 3 end;
+        if covered || uncovered <> '' or k * 4 > setting.ef_search then
+            wanted := k * 8 / 3;
+        end if;
         ef_before := current_setting('hnsw.ef_search');
         scan_before := current_setting('hnsw.iterative_scan');
         tuples_before := current_setting('hnsw.max_scan_tuples');
@@ -212,7 +247,7 @@ begin
             || conditions
             || ' order by embedding.embedding::halfvec(%1$s) <=> $1::halfvec(%1$s) limit $9)'
             ' select array_agg(near.chunk_id order by near.distance + 0, near.chunk_id),'
-            ' array_agg(near.distance order by near.distance + 0, near.chunk_id) from near',
+            ' array_agg(1 - near.distance order by near.distance + 0, near.chunk_id) from near',
             dimensions);
         if explained then
             perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
@@ -220,7 +255,7 @@ begin
                                      mode);
         end if;
         execute statement
-           into ids, distances
+           into ids, scores
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
                 key_prefix, filter, wanted;
         perform set_config('enable_sort', 'on', true),
@@ -230,62 +265,100 @@ begin
                 set_config('hnsw.max_scan_tuples', tuples_before, true),
                 set_config('hnsw.scan_mem_multiplier', memory_before, true);
         if coalesce(cardinality(ids), 0) >= wanted or forced_mode = 'ann' then
-            return query
-                select found.chunk_id, found.rank::integer, 1 - found.distance, 'ann'
-                  from unnest(ids, distances) with ordinality as found(chunk_id, distance, rank)
-                 order by found.rank
-                 limit k;
+            ids := ids[:k];
+            scores := scores[:k];
             return;
         end if;
         -- The budget of the scan ran out: the matches are not where the query is.
         mode := 'exact-after-ann';
+        wanted := k;
     end if;
 
     if mode = 'sketch' then
         -- One array of ids is looked up in one pass over the primary key, at three quarters of the
         -- cost of a join.
-        statement := format(
-            'select found.chunk_id,'
-            ' row_number() over (order by found.distance, found.chunk_id)::integer,'
-            ' 1 - found.distance, ''sketch'''
-            ' from (select rescored.chunk_id, rescored.embedding <=> $1 as distance'
+        nearest := format(
+            'select rescored.chunk_id, rescored.embedding <=> $1 as distance'
             ' from ragpg.embedding as rescored where rescored.tenant_id = %s'
             ' and rescored.chunk_id = any (array(select embedding.chunk_id' || conditions
-            || ' order by embedding.sketch <~> binary_quantize($1) limit $10))) as found'
-            ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id limit $9',
-            tenant);
+            || ' order by embedding.sketch <~> binary_quantize($1) limit $10))', tenant);
         -- Among more rows, more of them have as near a sketch: by the root of their number
         -- recall stays at .99 from 5,000 to 100,000 rows of 384 dimensions.
         rescored := (greatest(setting.sketch_rescored, k * 6)
                      * sqrt(greatest(expected, 10000) / 10000.0))::integer;
+    else
+        -- "+ 0" keeps the ordering away from any HNSW index, so this is exact whatever indexes exist.
+        nearest := 'select embedding.chunk_id, (embedding.embedding <=> $1) + 0 as distance'
+                   || conditions;
+        -- It meets every chunk that passes the filter: the other arm need not look for them again.
+        is_listing := list_up_to > 0 and covered || uncovered <> '';
+    end if;
+    if mode <> 'sketch' and covered || uncovered = '' then
+        -- Planned once a session: for a small collection planning would take as long as the search.
+        -- A bitmap leads to each page once, a fifth less to do than along an index.
+        perform set_config('enable_indexscan', 'off', true);
+        if explained then
+            perform ragpg._note_plan(
+                format('select * from ragpg._nearest(%s, %s, $1, $9)', tenant, collection),
+                query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
+                key_prefix, filter, k, mode);
+        end if;
+        select near.ids, near.scores into ids, scores
+          from ragpg._nearest(tenant, collection, query_embedding, k) as near;
+        perform set_config('enable_indexscan', 'on', true);
+    else
+        statement :=
+            case when is_listing then 'with met as materialized (' || nearest || ') ' else '' end
+            || 'select array_agg(near.chunk_id order by near.distance, near.chunk_id),'
+            ' array_agg(1 - near.distance order by near.distance, near.chunk_id), '
+            || case when is_listing then 'array(select met.chunk_id from met)' else 'null' end
+            || ' from (' || case when is_listing then 'select met.* from met' else nearest end
+            || ' order by 2, 1 limit $9) as near where near.distance <> ''NaN''';
         if explained then
             perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
-                                     modified_from, modified_before, key_prefix, filter, k,
+                                     modified_from, modified_before, key_prefix, filter, wanted,
                                      rescored);
         end if;
-        return query execute statement
+        execute statement
+           into ids, scores, passing
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
-                key_prefix, filter, k, rescored;
-        return;
+                key_prefix, filter, wanted, rescored;
     end if;
-
-    -- "+ 0" keeps the ordering away from any HNSW index, so this is exact whatever indexes exist.
-    statement :=
-        'select found.chunk_id,'
-        ' row_number() over (order by found.distance, found.chunk_id)::integer,'
-        ' 1 - found.distance, $10'
-        ' from (select embedding.chunk_id, (embedding.embedding <=> $1) + 0 as distance'
-        || conditions
-        || ' order by 2, 1 limit $9) as found'
-        ' where found.distance <> ''NaN'' order by found.distance, found.chunk_id';
-    if explained then
-        perform ragpg._note_plan(statement, query_embedding, sources, tags_all, tags_any,
-                                 modified_from, modified_before, key_prefix, filter, k, mode);
+    if cardinality(passing) > list_up_to then
+        passing := null;
+        is_broad := true;
     end if;
-    return query execute statement
-      using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
-            key_prefix, filter, k, mode;
+    if ids is null then
+        mode := null;
+    end if;
 end $$;
+comment on function ragpg._dense_arm is
+    'The nearest chunks, best first, for search_dense and search_hybrid. passing: where a filter is given and the arm met all chunks that pass it, those; is_broad: they are more than list_up_to, as it saw or as the planner expects.';
+
+create or replace function ragpg._search_dense(
+    tenant integer,
+    collection integer,
+    query_embedding halfvec,
+    k integer default 150,
+    sources text[] default null,
+    tags_all text[] default null,
+    tags_any text[] default null,
+    modified_from timestamptz default null,
+    modified_before timestamptz default null,
+    key_prefix text default null,
+    filter jsonpath default null,
+    forced_mode text default 'auto'
+)
+returns table (chunk_id bigint, rank integer, score double precision, mode text)
+language sql stable
+begin atomic
+    select found.chunk_id, found.rank::integer, found.score, arm.mode
+      from ragpg._dense_arm(tenant, collection, query_embedding, k, sources, tags_all, tags_any,
+                            modified_from, modified_before, key_prefix, filter, forced_mode,
+                            0) as arm,
+           unnest(arm.ids, arm.scores) with ordinality as found(chunk_id, score, rank)
+     order by found.rank;
+end;
 comment on function ragpg._search_dense is
     'search_dense for functions that know the numbers; forced_mode (exact, sketch, ann) is for checks.';
 
@@ -310,11 +383,13 @@ declare
     tenant integer := ragpg.current_tenant();
 begin
     return query
-        select found.chunk_id, found.rank, found.score, found.mode
-          from ragpg._search_dense(
+        select found.chunk_id, found.rank::integer, found.score, arm.mode
+          from ragpg._dense_arm(
                    tenant, ragpg.collection_number(search_dense.collection), query_embedding, k,
                    sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
-                   filter) as found;
+                   filter, 'auto', 0) as arm,
+               unnest(arm.ids, arm.scores) with ordinality as found(chunk_id, score, rank)
+         order by found.rank;
 end $$;
 comment on function ragpg.search_dense is
     'The k nearest chunks by cosine (score, -1 to 1), ties by chunk_id; expired documents are left out. Never fewer than k while as many match. mode says how: exact, sketch (1 bit a dimension, rescored exactly), ann (HNSW), exact-after-ann. A zero or null vector finds nothing. Raises RG001, RG003, RG005, RG009.';
@@ -323,20 +398,14 @@ create or replace function ragpg.score_dense(
     tenant integer, collection integer, query_embedding halfvec, chunk_ids bigint[]
 )
 returns table (chunk_id bigint, score double precision)
-language plpgsql stable security definer
-set search_path = pg_catalog, public, pg_temp
-as $$
-#variable_conflict use_column
-begin
-    if query_embedding is null or l2_norm(query_embedding) = 0 then
-        return;
-    end if;
-    return query
-        select embedding.chunk_id, 1 - (embedding.embedding <=> query_embedding)
-          from ragpg.embedding
-         where embedding.tenant_id = score_dense.tenant
-           and embedding.collection_id = score_dense.collection
-           and embedding.chunk_id = any (chunk_ids);
-end $$;
+language sql stable
+begin atomic
+    select embedding.chunk_id, 1 - (embedding.embedding <=> score_dense.query_embedding)
+      from ragpg.embedding
+     where embedding.tenant_id = score_dense.tenant
+       and embedding.collection_id = score_dense.collection
+       and embedding.chunk_id = any (score_dense.chunk_ids)
+       and l2_norm(score_dense.query_embedding) > 0;
+end;
 comment on function ragpg.score_dense is
     'Cosine of the query with each of these chunks; none for a zero or null vector.';

@@ -35,7 +35,11 @@ returns table (
 -- Stable, like both arms: all of them and the caller's joins then see one snapshot, so that an update
 -- in between is seen by all or by none.
 language plpgsql stable security definer
+-- A page, not the 1,000 that Postgres would expect: a caller's join then looks its rows up instead of
+-- reading the tenant's chunks.
+rows 20
 set search_path = pg_catalog, public, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -47,10 +51,18 @@ declare
     lexical_ids bigint[];
     lexical_scores double precision[];
     lexical_took text;
+    passing bigint[];
+    is_broad boolean;
+    numbers integer[];
+    factors double precision[];
+    average double precision;
+    reference double precision;
     -- An arm that found fewer than it was asked for found every chunk that holds a lexeme.
     lexical_is_complete boolean := false;
     fused_ids bigint[];
     fused_scores double precision[];
+    -- By place in fused_ids, the best chunk of the same text; null without deduplicate.
+    firsts bigint[];
 begin
     if k is null or depth is null or k not between 1 and 1000 or depth not between 1 and 1000 then
         raise exception using errcode = 'RG009',
@@ -75,20 +87,23 @@ begin
             hint = 'Give one of them; the arm of the other one is then left out.';
     end if;
     if query_embedding is not null and dense_weight > 0 then
-        select array_agg(arm.chunk_id order by arm.rank), array_agg(arm.score order by arm.rank),
-               min(arm.mode)
-          into dense_ids, dense_scores, dense_took
-          from ragpg._search_dense(tenant, home, query_embedding, depth, sources, tags_all,
-                                   tags_any, modified_from, modified_before, key_prefix,
-                                   filter) as arm;
+        select arm.ids, arm.scores, arm.mode, arm.passing, arm.is_broad
+          into dense_ids, dense_scores, dense_took, passing, is_broad
+          from ragpg._dense_arm(
+                   tenant, home, query_embedding, depth, sources, tags_all, tags_any,
+                   modified_from, modified_before, key_prefix, filter) as arm;
     end if;
     if query is not null and lexical_weight > 0 then
-        select array_agg(arm.chunk_id order by arm.rank), array_agg(arm.score order by arm.rank),
-               min(arm.mode)
-          into lexical_ids, lexical_scores, lexical_took
-          from ragpg._search_lexical(tenant, home, query, depth, sources, tags_all, tags_any,
-                                     modified_from, modified_before, key_prefix, filter) as arm;
+        select arm.ids, arm.scores, arm.mode, arm.numbers, arm.factors, arm.average, arm.reference
+          into lexical_ids, lexical_scores, lexical_took, numbers, factors, average, reference
+          from ragpg._lexical_arm(
+                   tenant, home, query, depth, sources, tags_all, tags_any, modified_from,
+                   modified_before, key_prefix, filter, passing, is_broad) as arm;
         lexical_is_complete := coalesce(cardinality(lexical_ids), 0) < depth;
+    elsif query is not null then
+        select asked.numbers, asked.factors, asked.average_length, asked.reference_length
+          into numbers, factors, average, reference
+          from ragpg._query_weights(tenant, home, query) as asked;
     end if;
 
     select array_agg(summed.chunk_id order by summed.fused_score desc, summed.chunk_id),
@@ -110,46 +125,34 @@ begin
             hint = 'Page with the query, filter and depth of the page before; if the chunk is gone since, begin again.';
     end if;
 
+    if deduplicate then
+        select array_agg(alike.first order by alike.place) into firsts
+          from (
+                   select fused.place,
+                          first_value(fused.chunk_id) over (
+                              partition by btrim(chunk.table_header || chunk.text, E' \t\n\r\f\v')
+                              order by fused.place) as first
+                     from unnest(fused_ids) with ordinality as fused(chunk_id, place)
+                     join ragpg.chunk
+                       on chunk.tenant_id = tenant and chunk.chunk_id = fused.chunk_id
+               ) as alike;
+    end if;
+
     -- Limited only here. The page's scores are the true ones of both arms, also where an arm lacks
     -- the chunk, since a reranker may want both.
     return query
-      with fused as (
-               select found.chunk_id, found.score, found.place
-                 from unnest(fused_ids, fused_scores) with ordinality
-                      as found(chunk_id, score, place)
-           ),
-           alike as (
-               select fused.chunk_id, fused.score, fused.place,
-                      case when deduplicate
-                           then btrim(chunk.table_header || chunk.text, E' \t\n\r\f\v') end as text
-                 from fused
-                 left join ragpg.chunk
-                        on deduplicate
-                       and chunk.tenant_id = tenant and chunk.chunk_id = fused.chunk_id
-           ),
-           listed as (
-               select first.chunk_id, first.score, first.place, first.others,
-                      row_number() over (order by first.place) as rank
-                 from (
-                          select alike.chunk_id, alike.score, alike.place,
-                                 '{}'::bigint[] as others
-                            from alike
-                           where alike.text is null
-                           union all
-                          select (array_agg(alike.chunk_id order by alike.place))[1],
-                                 max(alike.score), min(alike.place),
-                                 (array_agg(alike.chunk_id order by alike.place))[2:]
-                            from alike
-                           where alike.text is not null
-                           group by alike.text
-                      ) as first
-                where exclude is null or not first.chunk_id = any (exclude)
-           ),
-           page as (
-               select listed.chunk_id, listed.score, listed.rank, listed.others,
+      with page as (
+               select listed.chunk_id, listed.score, listed.rank,
                       array_position(dense_ids, listed.chunk_id) as dense_rank,
                       array_position(lexical_ids, listed.chunk_id) as lexical_rank
-                 from listed
+                 from (
+                          select fused.chunk_id, fused.score, fused.place,
+                                 row_number() over (order by fused.place) as rank
+                            from unnest(fused_ids, fused_scores, firsts) with ordinality
+                                 as fused(chunk_id, score, first, place)
+                           where (fused.first is null or fused.first = fused.chunk_id)
+                             and (exclude is null or not fused.chunk_id = any (exclude))
+                      ) as listed
                 where after is null or listed.place > array_position(fused_ids, after)
                 order by listed.place
                 limit k
@@ -159,16 +162,22 @@ begin
            page.lexical_rank,
            coalesce(lexical_scores[page.lexical_rank], bm25.score,
                     case when lexical_is_complete then 0 end),
-           dense_took, lexical_took, page.others
+           dense_took, lexical_took,
+           array(select alike.chunk_id
+                   from unnest(fused_ids, firsts) with ordinality as alike(chunk_id, first, place)
+                  where deduplicate and alike.first = page.chunk_id
+                    and alike.chunk_id <> page.chunk_id
+                  order by alike.place)
       from page
       left join ragpg.score_dense(
                tenant, home, query_embedding,
                array(select page.chunk_id from page where page.dense_rank is null)) as cosine
         using (chunk_id)
-      left join ragpg.score_lexical(
-               tenant, home, query,
+      left join ragpg._bm25(
+               tenant, home, numbers, factors, average, reference,
                array(select page.chunk_id from page
-                      where page.lexical_rank is null and not lexical_is_complete)) as bm25
+                      where page.lexical_rank is null and query is not null
+                        and not lexical_is_complete)) as bm25
         using (chunk_id)
      order by page.rank;
 end $$;

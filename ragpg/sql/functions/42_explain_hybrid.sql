@@ -92,6 +92,8 @@ declare
     tenant integer := ragpg.current_tenant();
     home integer := ragpg.collection_number(explain_hybrid.collection);
     took text;
+    passing bigint[];
+    is_broad boolean;
 begin
     if depth is null or depth not between 1 and 1000 then
         raise exception using errcode = 'RG009',
@@ -101,10 +103,10 @@ begin
     perform set_config('ragpg.explain', case when analyze_plans then 'analyze' else 'plan' end, true);
     if query_embedding is not null then
         perform set_config('ragpg.explained', '', true);
-        select min(found.mode) into took
-          from ragpg._search_dense(tenant, home, query_embedding, depth, sources, tags_all,
-                                   tags_any, modified_from, modified_before, key_prefix,
-                                   filter) as found;
+        select arm.mode, arm.passing, arm.is_broad into took, passing, is_broad
+          from ragpg._dense_arm(
+                   tenant, home, query_embedding, depth, sources, tags_all, tags_any,
+                   modified_from, modified_before, key_prefix, filter) as arm;
         return query
         select 'dense', 'mode: ' || coalesce(took, 'nothing found')
          union all
@@ -113,9 +115,10 @@ begin
     end if;
     if query is not null then
         perform set_config('ragpg.explained', '', true);
-        select min(found.mode) into took
-          from ragpg._search_lexical(tenant, home, query, depth, sources, tags_all, tags_any,
-                                     modified_from, modified_before, key_prefix, filter) as found;
+        select arm.mode into took
+          from ragpg._lexical_arm(
+                   tenant, home, query, depth, sources, tags_all, tags_any, modified_from,
+                   modified_before, key_prefix, filter, passing, is_broad) as arm;
         return query
         select 'lexical', 'mode: ' || coalesce(took, 'nothing found')
          union all

@@ -80,10 +80,12 @@ grant execute on function
     ragpg.stale_documents(text, integer)
     to ragpg_app, ragpg_reader;
 grant execute on function
-    ragpg.create_tenant(text), ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
+    ragpg.create_tenant(text), ragpg.delete_tenant(text),
+    ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
     ragpg.delete_collection(text), ragpg.publish(text, text, uuid),
     ragpg.publish_documents(text, text[], uuid[]), ragpg.delete_document(text, text),
-    ragpg.delete_expired(text), ragpg.rename_document(text, text, text)
+    ragpg.delete_expired(text), ragpg.rename_document(text, text, text),
+    ragpg.set_whole_corpus_tokens(text, integer)
     to ragpg_app;
 
 do $$
@@ -95,8 +97,9 @@ begin
         select proc.oid::regprocedure as name
           from pg_proc as proc
          where proc.pronamespace = 'ragpg'::regnamespace
-           and proc.proname in ('tokenize', 'search_lexical', 'explain_lexical', 'query_lexemes',
-                                'search_dense', 'search_hybrid', 'explain_hybrid', 'expand')
+           and proc.proname in ('tokenize', 'has_outdated_lexemes', 'search_lexical',
+                                'explain_lexical', 'query_lexemes', 'search_dense', 'search_hybrid',
+                                'explain_hybrid', 'expand', 'whole_corpus')
     loop
         execute format('grant execute on function %s to ragpg_app, ragpg_reader', visible.name);
     end loop;
@@ -119,9 +122,9 @@ revoke all on function
     ragpg_jobs.defer_ingest(integer, integer, text[]),
     ragpg_jobs.home(integer, integer),
     ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.expire()
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.expire()
     from public;
 grant execute on function
     ragpg_jobs.home(integer, integer), ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.expire()
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.expire()
     to ragpg_app;
