@@ -19,14 +19,15 @@ async def run_batches(
     """Submit, collect and publish; look again every `poll_s` seconds until nothing is waiting.
 
     Without `wait` once: what was submitted stays with the vendor, for this function to collect
-    later, in any process. Raises ProviderError; what was stored by then is kept.
+    later, in any process. Only who waits sends first chunks ahead, since the others must follow
+    within the hour. Raises ProviderError; what was stored by then is kept.
     """
     while True:
         collected = await collect_contexts(ingestion.transaction, ingestion.collection_id, writer)
         submitted = await submit_missing_contexts(
-            ingestion.transaction, ingestion.collection_id, writer
+            ingestion.transaction, ingestion.collection_id, writer, seed=wait
         )
-        waiting = collected.waiting + submitted.requests
+        waiting = collected.waiting + submitted.requests + submitted.held
         ingestion.collected(collected.usage, waiting_contexts=waiting)
         await ingestion.publish_batched()
         if not wait or waiting == 0:

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from ragpg.context_batch import BatchContextWriter, ContextRequest, was_refused
+from ragpg.context_batch import BatchContextWriter, ContextRequest, Sharing, was_refused
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import ProviderError
 from ragpg.staging import Transaction
@@ -24,10 +24,14 @@ STATEMENTS = statements("batches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitReport:
-    """How many batches were submitted, and the contexts that they ask for."""
+    """How many batches were submitted, and the contexts that they ask for.
+
+    `held` wait for what a request sent ahead writes to the vendor's cache.
+    """
 
     batches: int
     requests: int
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,21 @@ class _Missing:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """A document with chunks to ask for, and what batches have done, as the statement says."""
+
+    key: str
+    held: bool
+    seeded: bool
+    warm: bool
+
+    def sharing(self, *, seed: bool) -> Sharing:
+        if self.warm or self.held:
+            return "warm"
+        return "seed" if seed and not self.seeded else "at once"
+
+
 @dataclass(slots=True, kw_only=True)
 class _Load:
     """What the next batch will ask for."""
@@ -83,11 +102,17 @@ class _Load:
 
 
 async def submit_missing_contexts(
-    transaction: Transaction, collection_id: int, writer: BatchContextWriter
+    transaction: Transaction,
+    collection_id: int,
+    writer: BatchContextWriter,
+    *,
+    seed: bool = False,
 ) -> SubmitReport:
     """Ask for the context of every staged chunk that has none and that no batch asks for.
 
-    Documents stay together in a batch where they fit. Raises ProviderError; batches submitted
+    With `seed` the first chunk of a long text goes ahead, once; call again when its batch has been
+    collected, within the hour, and the others read from the cache what it wrote there. Documents
+    stay together in a batch where they fit. Raises ProviderError; batches submitted
     before that are in rows, and one whose fate is not known is looked for by `collect_contexts`.
     """
     async with transaction() as conn:
@@ -96,8 +121,12 @@ async def submit_missing_contexts(
         )
     load = _Load(writer=writer)
     submitted: list[int] = []
+    held = 0
     for row in rows:
-        of_document = await _requests(transaction, collection_id, writer, row["key"])
+        stage = _Stage(**row)
+        missing = await _requests(transaction, collection_id, writer, stage, seed=seed)
+        of_document = _sent_now(missing, stage, seed=seed)
+        held += len(missing) - len(of_document)
         if not load.holds(of_document):
             submitted.append(await _submit(transaction, collection_id, writer, load.asked))
             load = _Load(writer=writer)
@@ -108,12 +137,28 @@ async def submit_missing_contexts(
             load.add(one)
     if load.asked:
         submitted.append(await _submit(transaction, collection_id, writer, load.asked))
-    return SubmitReport(batches=sum(n > 0 for n in submitted), requests=sum(submitted))
+    return SubmitReport(batches=sum(n > 0 for n in submitted), requests=sum(submitted), held=held)
+
+
+def _sent_now(asked: Sequence[_Asked], stage: _Stage, *, seed: bool) -> list[_Asked]:
+    """All, or without those of a prefix that is being written, or that its first is to write."""
+    if not stage.held and stage.sharing(seed=seed) != "seed":
+        return list(asked)
+    first = {} if stage.held else {one.request.prefix: one for one in reversed(asked)}
+    return [
+        one for one in asked if one.request.prefix is None or one is first.get(one.request.prefix)
+    ]
 
 
 async def _requests(
-    transaction: Transaction, collection_id: int, writer: BatchContextWriter, key: str
+    transaction: Transaction,
+    collection_id: int,
+    writer: BatchContextWriter,
+    stage: _Stage,
+    *,
+    seed: bool,
 ) -> list[_Asked]:
+    key = stage.key
     parameters = {"collection_id": collection_id, "key": key}
     async with transaction() as conn:
         texts = await fetch_rows(conn, STATEMENTS["staged_text"], parameters)
@@ -127,7 +172,9 @@ async def _requests(
     hashes = {chunk.position: bytes(chunk.text_hash) for chunk in missing}
     chunks = [chunk.chunk() for chunk in missing]
     # Windows are found by counting tokens of the whole text, which is CPU work.
-    requests = await anyio.to_thread.run_sync(writer.requests, document, chunks)
+    requests = await anyio.to_thread.run_sync(
+        lambda: writer.requests(document, chunks, sharing=stage.sharing(seed=seed))
+    )
     return [
         _Asked(key=key, text_hash=hashes[request.position], request=request) for request in requests
     ]

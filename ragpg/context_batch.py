@@ -8,19 +8,27 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ragpg.errors import ProviderError
 from ragpg.types import Chunk, Document, Usage
 
+# How the requests of a document share what the vendor caches of it: the first of each window goes
+# ahead ("seed") and the others follow when it has written it ("warm"), or all are sent at once.
+Sharing = Literal["seed", "warm", "at once"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """What asks for the context of the chunk at `position`; `size` is its bytes in a batch."""
+    """What asks for the context of the chunk at `position`; `size` is its bytes in a batch.
+
+    Requests of one `prefix` share a cached beginning; None shares nothing.
+    """
 
     position: int
     params: Mapping[str, Any]
     size: int
+    prefix: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +84,10 @@ class BatchContextWriter(Protocol):
     max_requests: int
     max_bytes: int
 
-    def requests(self, document: Document, chunks: Sequence[Chunk]) -> list[ContextRequest]:
-        """One request per chunk that is not blank."""
+    def requests(
+        self, document: Document, chunks: Sequence[Chunk], *, sharing: Sharing = "at once"
+    ) -> list[ContextRequest]:
+        """One request per chunk that is not blank, also of those that are to be sent later."""
         ...
 
     async def submit(self, requests: Mapping[str, ContextRequest]) -> str:

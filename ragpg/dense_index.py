@@ -1,12 +1,13 @@
 """HNSW indexes of large collections: what should change, and changing it.
 
-`ragpg index plan | apply` and a scheduled job call these with the URL of a role that may act as
-ragpg_owner. An index belongs to one (tenant, collection), whose numbers are in its name; what
-exists is read from the catalogue, so an index that somebody dropped costs speed and nothing else.
+`ragpg index plan | apply` and a scheduled job of the workers call these with the URL of a role that
+may act as ragpg_owner. An index belongs to one (tenant, collection), whose numbers are in its name;
+what exists is read from the catalogue, so one that somebody dropped costs speed and nothing else.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
@@ -18,8 +19,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from ragpg.database import pgvector_warnings, translated
+from ragpg.database import translated
+from ragpg.dsn import libpq_dsn
 from ragpg.errors import ConflictError
+from ragpg.server_checks import pgvector_warnings
 
 # Any number that no other program on the server uses; "ragix" in ASCII.
 INDEX_LOCK = 0x7261676978
@@ -106,36 +109,49 @@ def apply(
     *,
     memory_mb: int | None = None,
     progress: Callable[[IndexProgress], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> IndexPlan:
     """Carry out what `plan` says and return it; readers and writers are not blocked.
 
     A build whose shared memory does not suffice is tried again without parallel workers. Raises
-    ConflictError when another apply runs, DatabaseError when a build fails; what was done stays,
-    and the next apply goes on.
+    ConflictError when another apply runs or `stop` is set meanwhile, DatabaseError when a build
+    fails; what was done stays, and the next apply goes on.
     """
-    report = progress or (lambda _progress: None)
     with _owner(url, memory_mb) as conn, _watcher(url) as watcher:
         locked = conn.execute("select pg_try_advisory_lock(%s)", [INDEX_LOCK]).fetchone()
         if locked != (True,):
             raise ConflictError(
                 "another `ragpg index apply` is at work here; wait until it is done"
             )
+        work = _Work(
+            conn=conn,
+            watcher=watcher,
+            report=progress or (lambda _progress: None),
+            stop=stop or threading.Event(),
+        )
         try:
             planned = _plan(conn)
             for change in planned.changes:
                 if change.action != "create":
-                    _run(conn, _drop(change))
+                    _watched(work, change, _drop(change))
                 if change.action != "drop":
-                    _build(conn, watcher, change, report)
+                    _build(work, change)
         finally:
             conn.execute("select pg_advisory_unlock(%s)", [INDEX_LOCK])
     return planned
 
 
+def check_owner(url: str) -> None:
+    """Raise DatabaseError, of sqlstate 42501, unless this role may act as ragpg_owner."""
+    with _owner(url, None):
+        pass
+
+
 @contextmanager
 def _owner(url: str, memory_mb: int | None) -> Iterator[psycopg.Connection[Any]]:
     """A connection in autocommit, since a concurrent build wants no transaction around it."""
-    with translated(), psycopg.connect(url, autocommit=True) as conn:
+    dsn = libpq_dsn(url)
+    with translated(), psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
         conn.execute("set role ragpg_owner")
         conn.execute("set statement_timeout = 0")
         # The locks of a concurrent build are short, but behind a long transaction it waits for it.
@@ -148,7 +164,7 @@ def _owner(url: str, memory_mb: int | None) -> Iterator[psycopg.Connection[Any]]
 @contextmanager
 def _watcher(url: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection as the login role itself: progress is shown to the role that builds only."""
-    with translated(), psycopg.connect(url, autocommit=True) as conn:
+    with translated(), psycopg.connect(libpq_dsn(url), autocommit=True) as conn:
         yield conn
 
 
@@ -208,53 +224,75 @@ def _run(conn: psycopg.Connection[Any], statement: sql.Composed) -> None:
     conn.execute(statement)
 
 
-def _build(
-    conn: psycopg.Connection[Any],
-    watcher: psycopg.Connection[Any],
-    change: IndexChange,
-    report: Callable[[IndexProgress], None],
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One apply: who builds, who looks on, who is told, and what ends it early."""
+
+    conn: psycopg.Connection[Any]
+    watcher: psycopg.Connection[Any]
+    report: Callable[[IndexProgress], None]
+    stop: threading.Event
+
+
+def _build(work: _Work, change: IndexChange) -> None:
     try:
-        _watched(conn, watcher, change, report)
+        _watched(work, change, _create(change))
     except psycopg.OperationalError as exc:
         if exc.sqlstate != DISK_FULL:
             raise
-        report(_notice(change, f"{exc.diag.message_primary}: building without parallel workers"))
-        _run(conn, _drop(change))
-        conn.execute("set max_parallel_maintenance_workers = 0")
-        _watched(conn, watcher, change, report)
-        conn.execute("reset max_parallel_maintenance_workers")
+        why = f"{exc.diag.message_primary}: building without parallel workers"
+        work.report(_notice(change, why))
+        _run(work.conn, _drop(change))
+        work.conn.execute("set max_parallel_maintenance_workers = 0")
+        _watched(work, change, _create(change))
+        work.conn.execute("reset max_parallel_maintenance_workers")
 
 
 def _notice(change: IndexChange, text: str) -> IndexProgress:
     return IndexProgress(change=change, phase="notice", done=0, total=0, notice=text)
 
 
-def _watched(
-    conn: psycopg.Connection[Any],
-    watcher: psycopg.Connection[Any],
-    change: IndexChange,
-    report: Callable[[IndexProgress], None],
-) -> None:
-    """Build in a thread, and say twice a second where it is, and what the server says of it."""
+def _watched(work: _Work, change: IndexChange, statement: sql.Composed) -> None:
+    """Run in a thread, and say twice a second where it is, and what the server says of it.
+
+    When it is to stop it is cancelled; what that leaves is invalid, and mended by the next apply.
+    """
 
     def tell(diagnostic: psycopg.errors.Diagnostic) -> None:
-        report(_notice(change, diagnostic.message_primary or ""))
+        work.report(_notice(change, diagnostic.message_primary or ""))
 
-    conn.add_notice_handler(tell)
+    _check_stopped(work, change)
+    work.conn.add_notice_handler(tell)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        build = pool.submit(_run, conn, _create(change))
+        build = pool.submit(_run, work.conn, statement)
         while not _done(build):
-            row = watcher.execute(
-                "select phase, greatest(tuples_done, blocks_done),"
-                " greatest(tuples_total, blocks_total)"
-                " from pg_stat_progress_create_index where pid = %s",
-                [conn.info.backend_pid],
-            ).fetchone()
-            if row is not None:
-                report(IndexProgress(change=change, phase=row[0], done=row[1], total=row[2]))
-        conn.remove_notice_handler(tell)
+            if work.stop.is_set():
+                work.conn.cancel_safe()
+            _tell_progress(work, change)
+        work.conn.remove_notice_handler(tell)
+    try:
         build.result()
+    except psycopg.errors.QueryCanceled:
+        _check_stopped(work, change)
+        raise
+
+
+def _tell_progress(work: _Work, change: IndexChange) -> None:
+    row = work.watcher.execute(
+        "select phase, greatest(tuples_done, blocks_done), greatest(tuples_total, blocks_total)"
+        " from pg_stat_progress_create_index where pid = %s",
+        [work.conn.info.backend_pid],
+    ).fetchone()
+    if row is not None:
+        work.report(IndexProgress(change=change, phase=row[0], done=row[1], total=row[2]))
+
+
+def _check_stopped(work: _Work, change: IndexChange) -> None:
+    if work.stop.is_set():
+        raise ConflictError(
+            f"the {change.action} of {change.index_name} was stopped with its worker; the next"
+            " `ragpg index apply` goes on"
+        )
 
 
 def _done(build: Future[None]) -> bool:

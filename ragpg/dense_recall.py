@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +13,11 @@ from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
 from ragpg.database import translated
+from ragpg.dsn import libpq_dsn
+from ragpg.errors import DatabaseUnavailable, RagpgError
 from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
+from ragpg.inputs import checked_count
 
 TARGET = 0.99
 # Noise of 0.35 of a vector's length leaves a cosine of about .94, as of a paraphrase.
@@ -86,36 +89,82 @@ class RecallCheck:
         )
 
 
-def recall(url: str, *, queries: int = 50, k: int = 150) -> Iterator[RecallCheck]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallFailure:
+    """A collection whose recall could not be measured, and why; the others are."""
+
+    tenant: str
+    collection: str
+    message: str
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return (
+            f"recall of {self.collection!r} of tenant {self.tenant!r} was not measured:"
+            f" {self.message}"
+        )
+
+
+def recall(
+    url: str, *, queries: int = 50, k: int = 150
+) -> Generator[RecallCheck | RecallFailure, None, None]:
     """Check every collection that holds vectors, and store each result in ragpg.dense_recall.
 
     `url` is that of a role that may act as ragpg_owner. Costs two searches a query, one of them
     exact: about 0.1 s a query at 100,000 vectors. A generator, so that progress can be shown.
+    Raises InputError, DatabaseUnavailable; any other error is the failure of one collection.
     """
-    with translated(), psycopg.connect(url, autocommit=True) as conn:
+    checked_count("queries", queries)
+    checked_count("k", k)
+    with translated(), psycopg.connect(libpq_dsn(url), autocommit=True) as conn:
         register_vector(conn)
         conn.execute("set role ragpg_owner")
         conn.execute("set statement_timeout = 0")
         for tenant_id, collection_id, tenant, name in conn.execute(QUERY_SOURCES).fetchall():
             home = (tenant_id, collection_id)
-            source, sample = _sample(conn, home, queries)
-            shares, modes = [], set()
-            for vector, where in sample:
-                share, mode = _check(conn, home, vector, where, k)
-                shares.append(share)
-                modes.add(mode)
-            check = RecallCheck(
-                tenant=tenant,
-                collection=name,
-                query_source=source,
-                queries=len(shares),
-                k=k,
-                modes=tuple(sorted(modes)),
-                mean_recall=sum(shares) / len(shares),
-                lowest_recall=min(shares),
-            )
-            _store(conn, home, check)
-            yield check
+            try:
+                with translated():
+                    check = _measured(conn, home, tenant, name, queries=queries, k=k)
+            except DatabaseUnavailable:
+                raise
+            except RagpgError as exc:
+                yield RecallFailure(tenant=tenant, collection=name, message=str(exc))
+            else:
+                if check is not None:
+                    yield check
+
+
+def _measured(
+    conn: psycopg.Connection[Any],
+    home: tuple[int, int],
+    tenant: str,
+    name: str,
+    *,
+    queries: int,
+    k: int,
+) -> RecallCheck | None:
+    """The check of one collection, stored; None where its vectors have gone meanwhile."""
+    source, sample = _sample(conn, home, queries)
+    if not sample:
+        return None
+    shares, modes = [], set()
+    for vector, where in sample:
+        share, mode = _check(conn, home, vector, where, k)
+        shares.append(share)
+        modes.add(mode)
+    check = RecallCheck(
+        tenant=tenant,
+        collection=name,
+        query_source=source,
+        queries=len(shares),
+        k=k,
+        modes=tuple(sorted(modes)),
+        mean_recall=sum(shares) / len(shares),
+        lowest_recall=min(shares),
+    )
+    _store(conn, home, check)
+    return check
 
 
 def _sample(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from pgvector import HalfVector
 from ragpg.database import statements
 from ragpg.errors import (
     InvalidProviderResponse,
+    PartlyEmbedded,
     ProviderError,
     ProviderRejected,
     TextsRejected,
@@ -51,14 +52,18 @@ async def index(
     collection_id: int,
     documents: Sequence[Staged],
     embedder: Embedder,
+    *,
+    dimensions: int,
 ) -> IndexReport:
     """Embed and store every chunk of these documents that has no vector yet.
+
+    `dimensions` is the length that the collection's recipe says; no other vector is stored.
 
     No transaction is open while the embedder works. A batch that is refused is halved until the one
     chunk that is at fault stands alone; its document fails, its neighbours go on. Raises
     ProviderError when nothing can be embedded: a wrong key, a vendor that is down.
     """
-    work = _Work(transaction, collection_id, embedder)
+    work = _Work(transaction, collection_id, embedder, dimensions)
     if isinstance(embedder, DocumentEmbedder):
         for staged in documents:
             # Chunks are embedded in sight of each other, so one new chunk means all anew.
@@ -83,10 +88,13 @@ def _item(staged: Staged, position: int) -> _Item:
 class _Work:
     """One call of `index`: where it writes, who embeds, and what has come of it so far."""
 
-    def __init__(self, transaction: Transaction, collection_id: int, embedder: Embedder) -> None:
+    def __init__(
+        self, transaction: Transaction, collection_id: int, embedder: Embedder, dimensions: int
+    ) -> None:
         self._transaction = transaction
         self._collection_id = collection_id
         self._embedder = embedder
+        self._dimensions = dimensions
         self.stored = 0
         self.failed: dict[str, ProviderError] = {}
         self.usage: list[Usage] = []
@@ -102,10 +110,17 @@ class _Work:
         items = [_item(staged, chunk.position) for chunk in staged.chunks]
         try:
             await self._store(items, await embedder.embed_document([item.text for item in items]))
+        except PartlyEmbedded as exc:
+            # A part of the windows is no document: the next try asks for all, but this was paid.
+            await self._record(exc.usage)
+            self._fail_document(staged, exc.reason)
         except (ProviderRejected, InvalidProviderResponse) as exc:
-            if exc.status in HOPELESS_STATUS:
-                raise
-            self.failed[staged.document.key] = exc
+            self._fail_document(staged, exc)
+
+    def _fail_document(self, staged: Staged, exc: ProviderError) -> None:
+        if not _is_about_text(exc):
+            raise exc
+        self.failed[staged.document.key] = exc
 
     async def _embed_isolating(self, items: Sequence[_Item]) -> None:
         try:
@@ -113,16 +128,24 @@ class _Work:
             await self._store(items, await self._embedder.embed(texts, purpose="document"))
         except TextsRejected as exc:
             await self._store_accepted(items, exc)
+        except PartlyEmbedded as exc:
+            await self._store_at(items, exc.vectors, exc.usage)
+            left = [item for place, item in enumerate(items) if place not in exc.vectors]
+            await self._isolate(left, exc.reason)
         except (ProviderRejected, InvalidProviderResponse) as exc:
-            if exc.status in HOPELESS_STATUS:
-                raise
-            if len(items) == 1:
-                item = items[0]
-                self.failed.setdefault(item.staged.document.key, _named(exc, item))
-                return
-            middle = len(items) // 2
-            for half in (items[:middle], items[middle:]):
-                await self._embed_isolating(half)
+            await self._isolate(items, exc)
+
+    async def _isolate(self, items: Sequence[_Item], exc: ProviderError) -> None:
+        """Halve what an error was about, until it is about one chunk; other errors are raised."""
+        if not _is_about_text(exc):
+            raise exc
+        if len(items) == 1:
+            item = items[0]
+            self.failed.setdefault(item.staged.document.key, _named(exc, item))
+            return
+        middle = len(items) // 2
+        for half in (items[:middle], items[middle:]):
+            await self._embed_isolating(half)
 
     async def _store_accepted(self, items: Sequence[_Item], refused: TextsRejected) -> None:
         """Keep what the vendor accepted and was paid for; fail the documents of the others."""
@@ -131,26 +154,37 @@ class _Work:
                 reason, provider=refused.provider, model=refused.model, status=refused.status
             )
             self.failed.setdefault(items[place].staged.document.key, _named(named, items[place]))
-        accepted = sorted(refused.vectors)
-        vectors = [refused.vectors[place] for place in accepted]
-        if vectors:
-            embedded = Embedded(vectors=vectors, usage=refused.usage)
-            await self._store([items[place] for place in accepted], embedded)
+        if refused.vectors:
+            await self._store_at(items, refused.vectors, refused.usage)
+
+    async def _store_at(
+        self,
+        items: Sequence[_Item],
+        vectors: Mapping[int, Sequence[float]],
+        usage: tuple[Usage, ...],
+    ) -> None:
+        places = sorted(vectors)
+        embedded = Embedded(vectors=[vectors[place] for place in places], usage=usage)
+        await self._store([items[place] for place in places], embedded)
+
+    async def _record(self, usage: tuple[Usage, ...]) -> None:
+        self.usage += usage
+        async with self._transaction() as conn:
+            await record_usage(conn, self._collection_id, usage)
 
     async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
-        self.usage += embedded.usage
         embedder = self._embedder
-        matrix = storable(embedded.vectors, count=len(items), dimensions=embedder.dimensions)
+        matrix = storable(embedded.vectors, count=len(items), dimensions=self._dimensions)
         if isinstance(matrix, str):
             # Nothing of it can be kept, but it was paid for.
-            async with self._transaction() as conn:
-                await record_usage(conn, self._collection_id, embedded.usage)
+            await self._record(embedded.usage)
             raise InvalidProviderResponse(
                 f"{embedder.provider} {embedder.model} {matrix}; nothing of this batch was stored,"
                 " try again",
                 provider=embedder.provider,
                 model=embedder.model,
             )
+        self.usage += embedded.usage
         async with self._transaction() as conn:
             await record_usage(conn, self._collection_id, embedded.usage)
             await conn.execute(
@@ -164,6 +198,12 @@ class _Work:
                 },
             )
         self.stored += len(items)
+
+
+def _is_about_text(exc: ProviderError) -> bool:
+    """Whether other texts may fare better than those that it is about."""
+    about = isinstance(exc, ProviderRejected | InvalidProviderResponse)
+    return about and exc.status not in HOPELESS_STATUS
 
 
 def _named(exc: ProviderError, item: _Item) -> ProviderError:

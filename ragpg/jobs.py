@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 from dataclasses import dataclass
 
 import anyio
@@ -20,6 +21,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import DeleteJobCondition, Job
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
 
+from ragpg import batch_jobs, maintenance
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.database import fetch_rows
@@ -86,15 +88,20 @@ class _Retry(BaseRetryStrategy):
 
 
 async def work(
-    client: AsyncClient, *, limits: WorkerLimits | None = None, drain: bool = False
+    client: AsyncClient,
+    *,
+    limits: WorkerLimits | None = None,
+    drain: bool = False,
+    batches: bool = True,
 ) -> None:
     """Work on waiting documents of all tenants until SIGTERM or SIGINT; several may run at once.
 
-    With `drain` it ends when nothing is left to begin now and what it began has ended. Raises
-    DatabaseUnavailable when the database goes away, so that whoever started it starts it again;
-    nothing is lost.
+    It collects batches at the vendor too, unless `batches` is off. With `drain` it ends when
+    nothing is left to begin now and what it began has ended. Raises DatabaseUnavailable when the
+    database goes away, so that whoever started it starts it again; nothing is lost.
     """
-    task = asyncio.create_task(_work(client, limits or WorkerLimits(), drain=drain))
+    worker = _Worker(client, limits or WorkerLimits(), batches=batches)
+    task = asyncio.create_task(_work(worker, drain=drain))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -106,17 +113,27 @@ async def work(
         raise
 
 
-async def _work(client: AsyncClient, limits: WorkerLimits, *, drain: bool) -> None:
+async def _work(worker: _Worker, *, drain: bool) -> None:
+    client, limits = worker.client, worker.limits
     async with client.transaction(None):
         pass  # Refuses a wrong role or schema before any work.
-    app = _app(client, limits)
+    app = _app(worker)
+    schedule = await maintenance.schedule(app, client.owner_url, client.settings)
     try:
         async with app.open_async():
-            await _reclaim(client, limits)
+            await _reclaim(worker)
             await _expire(client)
-            care = asyncio.create_task(_take_care(client, limits))
+            if schedule is not None:
+                await schedule.defer(now=time.time())
+            care = asyncio.create_task(_take_care(worker, schedule))
+            options = _options(limits, drain=drain)
+            options["queues"] = [
+                QUEUE,
+                *([batch_jobs.QUEUE] if worker.batches else []),
+                *([maintenance.QUEUE] if schedule is not None else []),
+            ]
             try:
-                await app.run_worker_async(**_options(limits, drain=drain))
+                await app.run_worker_async(**options)
             finally:
                 care.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -130,7 +147,6 @@ async def _work(client: AsyncClient, limits: WorkerLimits, *, drain: bool) -> No
 
 def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
     options = WorkerOptions(
-        queues=[QUEUE],
         concurrency=limits.concurrency,
         wait=not drain,
         # What became of a document is in its own row.
@@ -145,25 +161,28 @@ def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
     return options
 
 
-def _app(client: AsyncClient, limits: WorkerLimits) -> App:
+def _app(worker: _Worker) -> App:
     app = App(
         connector=PsycopgConnector(
-            conninfo=re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", client.url),
+            conninfo=re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", worker.client.url),
             kwargs={
                 "options": "-c search_path=ragpg_jobs",
                 "application_name": "ragpg worker",
                 "connect_timeout": 10,
             },
             min_size=1,
-            timeout=limits.database_wait_s,
+            timeout=worker.limits.database_wait_s,
         )
     )
-    job = _Worker(client, limits)
-    app.task(name=TASK, queue=QUEUE, retry=_Retry(limits))(job.run)
+    retry = _Retry(worker.limits)
+    app.task(name=TASK, queue=QUEUE, retry=retry)(worker.run)
+    app.task(name=batch_jobs.TASK, queue=batch_jobs.QUEUE, retry=retry)(worker.collect)
     return app
 
 
-async def _reclaim(client: AsyncClient, limits: WorkerLimits) -> None:
+async def _reclaim(worker: _Worker) -> None:
+    """Put back jobs of dead workers, and make those that are missing."""
+    client, limits = worker.client, worker.limits
     async with client.transaction(None) as conn:
         rows = await fetch_rows(
             conn,
@@ -172,6 +191,8 @@ async def _reclaim(client: AsyncClient, limits: WorkerLimits) -> None:
         )
     if rows[0]["reclaimed"]:
         _logger.warning("%d jobs of dead workers were put back", rows[0]["reclaimed"])
+    if worker.batches:
+        await batch_jobs.defer_collect(client, lost_after_s=limits.lost_after_s)
 
 
 async def _expire(client: AsyncClient) -> None:
@@ -181,16 +202,18 @@ async def _expire(client: AsyncClient) -> None:
         _logger.info("%d expired documents were deleted", rows[0]["deleted"])
 
 
-async def _take_care(client: AsyncClient, limits: WorkerLimits) -> None:
-    """Puts back jobs of dead workers and deletes what has expired, for ever."""
+async def _take_care(worker: _Worker, schedule: maintenance.Schedule | None) -> None:
+    """Puts back jobs of dead workers, deletes what has expired, defers what is due, for ever."""
     expired_at = asyncio.get_running_loop().time()
     while True:
-        await asyncio.sleep(limits.heartbeat_s)
+        await asyncio.sleep(worker.limits.heartbeat_s)
         try:
-            await _reclaim(client, limits)
-            if asyncio.get_running_loop().time() - expired_at >= limits.expire_every_s:
-                await _expire(client)
+            await _reclaim(worker)
+            if asyncio.get_running_loop().time() - expired_at >= worker.limits.expire_every_s:
+                await _expire(worker.client)
                 expired_at = asyncio.get_running_loop().time()
+            if schedule is not None:
+                await schedule.defer(now=time.time())
         except DatabaseError as exc:
             _logger.warning("looking for jobs of dead workers failed: %s", type(exc).__name__)
 
@@ -198,9 +221,10 @@ async def _take_care(client: AsyncClient, limits: WorkerLimits) -> None:
 class _Worker:
     """Runs jobs; keeps a handle per collection, so that its recipe is read once."""
 
-    def __init__(self, client: AsyncClient, limits: WorkerLimits) -> None:
-        self._client = client
-        self._limits = limits
+    def __init__(self, client: AsyncClient, limits: WorkerLimits, *, batches: bool) -> None:
+        self.client = client
+        self.limits = limits
+        self.batches = batches
         self._collections: dict[tuple[int, int], AsyncCollection] = {}
 
     async def run(self, *, tenant_id: int, collection_id: int, key: str) -> None:
@@ -210,11 +234,26 @@ class _Worker:
             return
         try:
             async with collection.transaction() as conn:
-                taken = await take(conn, collection_id, key, max_attempts=self._limits.max_attempts)
+                taken = await take(conn, collection_id, key, max_attempts=self.limits.max_attempts)
         except NotFoundError:
             return  # The tenant or the collection was deleted, and the document with it.
         if taken is not None:
             await self._ingest(collection, collection_id, taken)
+
+    async def collect(self, *, tenant_id: int, collection_id: int) -> None:
+        """Look at a collection's batches, again and again by _TryAgain until nothing waits."""
+        collection = await self._collection(tenant_id, collection_id)
+        if collection is None:
+            return
+        try:
+            waits = await batch_jobs.collect(collection)
+        except NotFoundError:
+            return
+        except RagpgError as exc:
+            _logger.warning("batches of %r were not collected: %s", collection.name, exc)
+            raise _TryAgain(self.limits.longest_wait_s) from exc
+        if waits:
+            raise _TryAgain(self.client.settings.batch_poll_s)
 
     async def _ingest(self, collection: AsyncCollection, collection_id: int, taken: Taken) -> None:
         try:
@@ -230,7 +269,7 @@ class _Worker:
         if failure is None:
             return
         message, retryable = failure
-        again = retryable and taken.attempts < self._limits.max_attempts
+        again = retryable and taken.attempts < self.limits.max_attempts
         async with collection.transaction() as conn:
             await release(
                 conn,
@@ -240,14 +279,14 @@ class _Worker:
                 error=message,
             )
         if again:
-            raise _TryAgain(self._limits.wait_s(taken.attempts))
+            raise _TryAgain(self.limits.wait_s(taken.attempts))
 
     async def _made_live(
         self, collection: AsyncCollection, collection_id: int, taken: Taken
     ) -> tuple[str, bool] | None:
         """None, or why the document is not live and whether that may pass."""
         recipe = await collection.recipe()
-        providers = self._client.providers
+        providers = self.client.providers
         ingestion = Ingestion(
             transaction=collection.transaction,
             collection=collection.name,
@@ -259,6 +298,10 @@ class _Worker:
             claims={taken.document.key: taken.claim},
         )
         report = await ingestion.run(given([taken.document]))
+        if report.waiting:
+            await batch_jobs.leave_to_batches(
+                collection, collection_id, taken, collects=self.batches
+            )
         if not report.failed:
             return None
         return report.failed[0].message, report.failed[0].retryable
@@ -266,7 +309,7 @@ class _Worker:
     async def _collection(self, tenant_id: int, collection_id: int) -> AsyncCollection | None:
         numbers = (tenant_id, collection_id)
         if numbers not in self._collections:
-            async with self._client.transaction(None) as conn:
+            async with self.client.transaction(None) as conn:
                 rows = await fetch_rows(
                     conn,
                     STATEMENTS["home"],
@@ -274,7 +317,7 @@ class _Worker:
                 )
             if not rows:
                 return None
-            self._collections[numbers] = self._client.collection(
+            self._collections[numbers] = self.client.collection(
                 tenant=rows[0]["tenant"], name=rows[0]["collection"]
             )
         return self._collections[numbers]

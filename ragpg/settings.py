@@ -6,14 +6,34 @@ from pathlib import Path
 from typing import Self
 
 import platformdirs
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from ragpg.errors import ConfigurationError
+
+VENDORS = frozenset({"claude", "voyage", "cohere"})
 
 
 def _default_home() -> Path:
     return Path(platformdirs.user_data_path("ragpg"))
+
+
+class RateLimit(BaseModel):
+    """What one process may send to a vendor in any minute; None holds nothing back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests: float | None = Field(None, ge=1)
+    tokens: float | None = Field(None, ge=1)
 
 
 class Settings(BaseSettings):
@@ -60,7 +80,9 @@ class Settings(BaseSettings):
     cohere_base_url: str | None = Field(None, description="Default: the vendor's own host.")
 
     embedding_model: str = Field("voyage-4", description="Of new collections, with a Voyage key.")
-    embedding_dimensions: int = Field(1024, description="Of new collections, with a Voyage key.")
+    embedding_dimensions: int = Field(
+        1024, ge=1, le=4000, description="Of new collections, with a Voyage key."
+    )
     context_model: str = Field("claude-haiku-5-5", description="Of new collections, with a key.")
     rerank_provider: str | None = Field(
         None, description="cohere, voyage, blend or none; default: by the keys that are set."
@@ -76,15 +98,82 @@ class Settings(BaseSettings):
     provider_deadline_s: float = Field(300.0, gt=0, description="All attempts of one vendor call.")
     rerank_timeout_s: float = Field(5.0, gt=0, description="Then the fused order is used, visibly.")
     batch_poll_s: float = Field(60.0, gt=0, description="Between two looks at open batches.")
+    index_cron: str = Field(
+        "17 * * * *",
+        description="When workers with owner_database_url build vector indexes, UTC; '': never.",
+    )
+    recall_cron: str = Field(
+        "47 3 * * *", description="When they measure the recall of each collection, UTC; '': never."
+    )
+
     provider_concurrency: int = Field(8, ge=1, description="Vendor calls in flight per stage.")
+
+    rate_limits: dict[str, RateLimit] = Field(
+        default_factory=dict,
+        description="Requests and tokens a minute by vendor, or vendor and model, as JSON:"
+        ' {"claude": {"requests": 50, "tokens": 30000}, "voyage voyage-4": {"requests": 300}};'
+        " each model apart. Default: learned from the vendor's answers.",
+    )
+
+    @field_validator("database_url", "owner_database_url")
+    @classmethod
+    def _is_address(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """In the form that libpq, psql and every connection here read."""
+        from ragpg.dsn import libpq_dsn
+
+        if value is None:
+            return None
+        name = f"RAGPG_{str(info.field_name).upper()}"
+        return SecretStr(libpq_dsn(value.get_secret_value(), name=name))
+
+    @field_validator("rate_limits")
+    @classmethod
+    def _names_vendors(cls, value: dict[str, RateLimit]) -> dict[str, RateLimit]:
+        for name in value:
+            if name.partition(" ")[0] not in VENDORS:
+                raise ValueError(
+                    f"{name!r} begins with no vendor; write 'claude', 'voyage' or 'cohere', or one"
+                    " of them, a space and a model"
+                )
+        return value
+
+    @field_validator("index_cron", "recall_cron")
+    @classmethod
+    def _is_cron(cls, value: str) -> str:
+        # What procrastinate reads the line with.
+        from croniter import croniter  # type: ignore[import-untyped]
+
+        if value and not croniter.is_valid(value):
+            raise ValueError(f"{value!r} is no cron line of five fields, such as '17 * * * *'")
+        return value
+
+    @classmethod
+    def variables(cls) -> tuple[str, ...]:
+        """The environment variables that are read, in the order of the fields."""
+        names = []
+        for name, field in cls.model_fields.items():
+            alias = field.validation_alias
+            names.append(
+                str(alias.choices[-1])
+                if isinstance(alias, AliasChoices)
+                else f"RAGPG_{name.upper()}"
+            )
+        return tuple(names)
 
     @classmethod
     def from_env(cls) -> Self:
         """Settings as the environment says; raises ConfigurationError naming the variable."""
         try:
             return cls()
+        except SettingsError as exc:
+            raise ConfigurationError(
+                f"RAGPG_RATE_LIMITS is no JSON: {exc.__cause__}; mend it"
+            ) from exc
         except ValidationError as exc:
             first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
-            name = ".".join(str(part) for part in first["loc"])
+            name = str(first["loc"][0])
             variable = name if name.isupper() else f"RAGPG_{name.upper()}"
-            raise ConfigurationError(f"{variable} is wrong: {first['msg']}; mend it") from exc
+            if within := first["loc"][1:]:
+                variable = f"{variable} at {'.'.join(map(str, within))}"
+            message = first["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(f"{variable} is wrong: {message}; mend it") from exc

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ragpg.errors import TextsRejected
+from ragpg.errors import PartlyEmbedded, ProviderError, TextsRejected
 from ragpg.fanout import fan_out
 from ragpg.providers.checks import require_texts
 from ragpg.providers.voyage_api import TooLarge, VoyageApi
@@ -72,7 +72,8 @@ async def embed_batches(
 ) -> Embedded:
     """The vectors of `texts` in order, by as many requests as the limits need, some at once.
 
-    Raises ProviderError; TextsRejected when only some texts are at fault; InputError on a blank.
+    Raises ProviderError; TextsRejected when only some texts are at fault, PartlyEmbedded when an
+    error came after answers that were paid for; InputError on a blank.
     """
     require_texts(texts)
     outcome = Outcome()
@@ -80,7 +81,12 @@ async def embed_batches(
         partial(_embed_or_halve, texts, span, request, outcome)
         for span in batches([count_tokens(text) for text in texts], max_tokens=max_tokens)
     ]
-    await fan_out(calls, api.limiter)
+    try:
+        await fan_out(calls, api.limiter)
+    except ProviderError as error:
+        if not outcome.vectors:
+            raise
+        raise PartlyEmbedded(error, vectors=outcome.vectors, usage=tuple(outcome.usage)) from error
     return outcome.embedded(api)
 
 

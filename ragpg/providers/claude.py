@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from ragpg.context_batch import Sharing
 from ragpg.errors import ProviderError
 from ragpg.providers.claude_api import ClaudeApi, Counters
 from ragpg.providers.claude_prompt import (
@@ -122,13 +123,14 @@ class ClaudeContextWriter:
         """What `write`, or a batch, would use and cost, without a call; tokens are estimates.
 
         Cache reads are assumed only where a cache mark is set, which is not below the model's
-        minimum, and for all chunks of a window but its first; in a batch they are best effort.
+        minimum, and for all chunks of a window but its first; in batches those are sent ahead.
         """
         cost: float | None = 0.0
         total = Counters(
             input_tokens=0, output_tokens=0, write_5m_tokens=0, write_1h_tokens=0, read_tokens=0
         )
-        for prefix in self._prompt.prefixes(document, chunks, batch=batch):
+        sharing: Sharing | None = "seed" if batch else None
+        for prefix in self._prompt.prefixes(document, chunks, sharing=sharing):
             for place, chunk in enumerate(prefix.chunks):
                 cached = prefix.tokens if prefix.ttl else 0
                 fresh = claude_tokens(CONTEXT_CHUNK + chunk.table_header + chunk.text)

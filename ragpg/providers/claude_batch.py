@@ -18,6 +18,7 @@ from ragpg.context_batch import (
     BatchSearch,
     BatchStatus,
     ContextRequest,
+    Sharing,
     was_refused,
 )
 from ragpg.errors import ProviderError, ProviderUnavailable
@@ -78,13 +79,15 @@ class ClaudeBatchContextWriter:
         vendor = replace(self._api.vendor, pool="message batches")
         self._retry = Retry(vendor=vendor, timeout_s=timeout_s, deadline_s=deadline_s)
 
-    def requests(self, document: Document, chunks: Sequence[Chunk]) -> list[ContextRequest]:
-        """One request per chunk that is not blank, those of one window with one cache mark of 1 h.
+    def requests(
+        self, document: Document, chunks: Sequence[Chunk], *, sharing: Sharing = "at once"
+    ) -> list[ContextRequest]:
+        """One request per chunk that is not blank, those of one window with one cache mark.
 
-        A hit is best effort inside a batch, and there is no warming up.
+        A hit is best effort inside a batch, and there is no warming up but a batch before it.
         """
         asked = []
-        for prefix in self._prompt.prefixes(document, chunks, batch=True):
+        for number, prefix in enumerate(self._prompt.prefixes(document, chunks, sharing=sharing)):
             shared = _size(prefix.blocks)
             for chunk in prefix.chunks:
                 if is_blank(chunk.text):
@@ -92,7 +95,14 @@ class ClaudeBatchContextWriter:
                 params = self._prompt.params(prefix, chunk)
                 own = params["messages"][0]["content"][-1]
                 size = shared + _size(own) + _size({**params, "messages": []})
-                asked.append(ContextRequest(position=chunk.position, params=params, size=size))
+                asked.append(
+                    ContextRequest(
+                        position=chunk.position,
+                        params=params,
+                        size=size,
+                        prefix=number if prefix.ttl is not None else None,
+                    )
+                )
         return asked
 
     async def submit(self, requests: Mapping[str, ContextRequest]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from anthropic.types import Message
 
+from ragpg.context_batch import Sharing
 from ragpg.errors import ConfigurationError
 from ragpg.providers import prices
 from ragpg.providers.claude_api import TOKENS_PER_TOKEN, effort
@@ -48,6 +49,9 @@ MAX_TOKENS = 1_024
 LONG_DOCUMENT_CHUNKS = 20
 # Our count is an estimate, and the call holds a chunk and instructions beside the document.
 _MARGIN = 0.8
+# Of writes at 1.25 or 2 times the price of input and reads at a tenth, so many chunks are cheaper
+# than without a mark; that of "warm" is written.
+_LEAST_CHUNKS: dict[Sharing | None, int] = {None: 2, "seed": 3, "warm": 1, "at once": 3}
 _TAG = re.compile(r"<(?=\s*/?\s*(?:document|chunk|glossary)\b)", re.IGNORECASE)
 
 
@@ -79,19 +83,15 @@ class ContextPrompt:
             self._system += CONTEXT_GLOSSARY.format(glossary=as_data(glossary))
 
     def prefixes(
-        self, document: Document, chunks: Sequence[Chunk], *, batch: bool = False
+        self, document: Document, chunks: Sequence[Chunk], *, sharing: Sharing | None = None
     ) -> list[Prefix]:
-        """One for each window of the document that holds chunks.
-
-        In a batch, whose items run within the hour and not at once, every mark lasts an hour.
-        """
+        """One for each window of the document that holds chunks; `sharing` is that of a batch."""
         title = f"Title: {as_data(document.title)}\n" if document.title else ""
         prefixes = []
         for window in windows(document.text, chunks, max_tokens=max_window_tokens(self.model)):
             text = CONTEXT_DOCUMENT.format(title=title, document=as_data(window.text))
             tokens = claude_tokens(self._system) + claude_tokens(text)
-            ttl = cache_ttl(self.model, tokens, chunks=len(window.chunks))
-            ttl = "1h" if batch and ttl is not None else ttl
+            ttl = cache_ttl(self.model, tokens, chunks=len(window.chunks), sharing=sharing)
             block: dict[str, Any] = {"type": "text", "text": text}
             if ttl is not None:
                 block["cache_control"] = {"type": "ephemeral", "ttl": ttl}
@@ -133,15 +133,21 @@ def max_window_tokens(model: str) -> int:
     return int(limit * _MARGIN / TOKENS_PER_TOKEN)
 
 
-def cache_ttl(model: str, tokens: int, *, chunks: int) -> str | None:
+def cache_ttl(
+    model: str, tokens: int, *, chunks: int, sharing: Sharing | None = None
+) -> str | None:
     """How long a prefix of about `tokens` tokens should stay cached, None where a mark is useless.
 
-    It is useless below the model's minimum, and for a single chunk: nothing would read the entry.
+    It is useless below the model's minimum, and where too few chunks would read the entry. In a
+    batch an entry that a request before it wrote must last for an hour, at twice the price; where
+    all run at once many write it, and 5 minutes are cheaper (docs/decisions/0009-batch-cache.md).
     """
     known = prices.claude_model(model)
     minimum = known.min_cacheable_tokens if known else prices.UNKNOWN_MIN_CACHEABLE_TOKENS
-    if chunks < 2 or tokens < minimum:  # noqa: PLR2004
+    if tokens < minimum or chunks < _LEAST_CHUNKS[sharing]:
         return None
+    if sharing is not None:
+        return "5m" if sharing == "at once" else "1h"
     return "1h" if chunks > LONG_DOCUMENT_CHUNKS else "5m"
 
 

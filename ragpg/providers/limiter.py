@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,6 +25,8 @@ _MINUTE_S = 60.0
 _GROWTH = 0.1
 # Higher tiers have 2 to 8 times the lowest, whose numbers we know; configured limits are not left.
 _MOST_TIMES_DOCUMENTED = 8.0
+# Of a configured limit, a tenth may pass at once and nine tenths follow within the minute.
+_CONFIGURED_BURST = 0.1
 # Two readings of a clock may differ by less than a float can add to it.
 _LEAST_WAIT_S = 0.001
 
@@ -35,6 +37,10 @@ class Limiter:
     A 429 halves the limits, empties the buckets and stops every call for as long as it asks; of
     calls that were in flight together only the first halves. A minute of success grows limits that
     are below `start`, or that held calls back, up to `most` times it. `limits` are those of now.
+
+    A bucket holds `burst` of a minute. Full ones fill at the limit's own rate, as vendors' do, and
+    let nearly twice the limit pass in their first minute; smaller ones fill slower by as much, so
+    that no minute has more calls than the limit.
     """
 
     def __init__(
@@ -43,15 +49,18 @@ class Limiter:
         start: RateLimits,
         *,
         most: float,
+        burst: float = 1.0,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self.limits = start
         self._name = name
         self._start, self._most = start, most
+        self._burst, self._rate = burst, 1.0 if burst == 1 else 1.0 - burst
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
-        self._requests, self._tokens = start.requests, start.tokens
+        full = start.times(burst)
+        self._requests, self._tokens = full.requests, full.tokens
         self._filled_at = self._changed_at = clock()
         self._halved_at = -inf
         self._held_back = False
@@ -110,7 +119,8 @@ class Limiter:
             self._fill()
             paused_s = max(0.0, self._filled_at - self._clock())
             minutes = max(
-                (1.0 - self._requests) / self.limits.requests, -self._tokens / self.limits.tokens
+                (1.0 - self._requests) / (self.limits.requests * self._rate),
+                -self._tokens / (self.limits.tokens * self._rate),
             )
             wait_s = paused_s + max(0.0, minutes) * _MINUTE_S
             if wait_s == 0:
@@ -122,9 +132,10 @@ class Limiter:
     def _fill(self) -> None:
         now = self._clock()
         minutes = max(0.0, now - self._filled_at) / _MINUTE_S
-        most = self.limits
-        self._requests = min(most.requests, self._requests + minutes * most.requests)
-        self._tokens = min(most.tokens, self._tokens + minutes * most.tokens)
+        filled = minutes * self._rate
+        most = self.limits.times(self._burst)
+        self._requests = min(most.requests, self._requests + filled * self.limits.requests)
+        self._tokens = min(most.tokens, self._tokens + filled * self.limits.tokens)
         self._filled_at = max(self._filled_at, now)
 
     def _change(self, limits: RateLimits, why: str) -> None:
@@ -142,7 +153,8 @@ class Limiter:
 class Limiters:
     """The limiters of a process. `configured` limits, by provider and model, replace documented.
 
-    Calls that the vendor limits apart have their pool's name in the model's place.
+    The model '' stands for each model of the provider that has no limit of its own. Calls that the
+    vendor limits apart have their pool's name in the model's place.
     """
 
     configured: dict[tuple[str, str], RateLimits] = field(default_factory=dict)
@@ -150,14 +162,26 @@ class Limiters:
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     _made: dict[tuple[str, str, str], Limiter] = field(default_factory=dict, repr=False)
 
+    def configure(self, limits: Mapping[tuple[str, str], RateLimits]) -> None:
+        """Hold calls to these from their next turn on; the same limits again change nothing."""
+        changed = {
+            provider
+            for (provider, model), rates in limits.items()
+            if self.configured.get((provider, model)) != rates
+        }
+        self.configured |= limits
+        for made in [made for made in self._made if made[0] in changed]:
+            self._made.pop(made, None)
+
     def of(self, vendor: Vendor) -> Limiter:
         """The one limiter of this vendor, model and key, made when first asked for."""
         provider, model = vendor.provider, vendor.pool or vendor.model
-        configured = self.configured.get((provider, model))
+        configured = self.configured.get((provider, model), self.configured.get((provider, "")))
         made = Limiter(
             f"{provider} {model}",
             configured or rate_limits(provider, model),
             most=1.0 if configured else _MOST_TIMES_DOCUMENTED,
+            burst=_CONFIGURED_BURST if configured else 1.0,
             clock=self.clock,
             sleep=self.sleep,
         )

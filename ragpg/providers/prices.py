@@ -148,13 +148,15 @@ class RateLimits:
         )
 
 
+# More a minute than any process sends.
+UNLIMITED = 1e12
 # Lowest paid tiers, October 2026. platform.claude.com api/rate-limits: 1,000 requests and, on the
 # models with the least, 500,000 tokens that were not read from the cache.
 # mongodb.com/docs/voyageai; docs.cohere.com/docs/rate-limits, where requests alone are limited.
 _RATE_LIMITS = {
     "claude": RateLimits(requests=1_000, tokens=500_000),
     "voyage": RateLimits(requests=2_000, tokens=3_000_000),
-    "cohere": RateLimits(requests=1_000, tokens=1e12),
+    "cohere": RateLimits(requests=1_000, tokens=UNLIMITED),
 }
 _VOYAGE_TOKENS_A_MINUTE = {
     "voyage-4": 8_000_000,

@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from ragpg.context_batch import BatchResult, was_refused
+from ragpg.context_batch import BatchResult, Sharing, was_refused
 from ragpg.errors import ProviderError, ProviderRejected, ProviderUnavailable, RateLimited
 from ragpg.providers.claude_batch import ClaudeBatchContextWriter
 from ragpg.tokens import count_tokens
@@ -34,10 +34,16 @@ async def writer(stub: VendorStub):
     await claude.aclose()
 
 
-def asked(writer: ClaudeBatchContextWriter, *, chunks: int = 4, prefix: str = "b"):
+def asked(
+    writer: ClaudeBatchContextWriter,
+    *,
+    chunks: int = 4,
+    prefix: str = "b",
+    sharing: Sharing = "at once",
+):
     """Requests for the chunks of one document by custom id `b-0`, `b-1`, .."""
     source = document(lines=200)
-    requests = writer.requests(source, cut(source, into=chunks))
+    requests = writer.requests(source, cut(source, into=chunks), sharing=sharing)
     return {f"{prefix}-{place}": request for place, request in enumerate(requests)}
 
 
@@ -49,8 +55,11 @@ def created(stub: VendorStub) -> list[Call]:
     return [call for call in stub.calls("/batches") if call.method == "POST"]
 
 
-async def test_a_batch_holds_each_chunk_with_the_same_document_marked_for_an_hour(stub, writer):
-    await writer.submit(asked(writer, chunks=3))
+@pytest.mark.parametrize(("sharing", "ttl"), [("at once", "5m"), ("seed", "1h"), ("warm", "1h")])
+async def test_a_batch_holds_each_chunk_with_the_same_document_marked_for_as_long_as_it_must(
+    stub, writer, sharing, ttl
+):
+    await writer.submit(asked(writer, chunks=3, sharing=sharing))
     (call,) = created(stub)
     items = call.body["requests"]
     assert [item["custom_id"] for item in items] == ["b-0", "b-1", "b-2"]
@@ -65,7 +74,7 @@ async def test_a_batch_holds_each_chunk_with_the_same_document_marked_for_an_hou
         assert item["params"]["max_tokens"] == 1_024
     first = [item["params"]["messages"][0]["content"][0] for item in items]
     assert first[0] == first[1] == first[2]
-    assert first[0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert first[0]["cache_control"] == {"type": "ephemeral", "ttl": ttl}
     assert call.headers["x-stainless-retry-count"] == "0"
 
 
@@ -82,8 +91,9 @@ async def test_results_come_in_any_order_and_are_told_apart_by_custom_id(stub, w
         assert words in " ".join(chunk.split())
 
 
-async def test_every_counter_costs_half(stub, writer):
-    vendor_id = await writer.submit(asked(writer, chunks=8))
+@pytest.mark.parametrize(("sharing", "write"), [("at once", 1.25), ("warm", 2.0)])
+async def test_every_counter_costs_half(stub, writer, sharing, write):
+    vendor_id = await writer.submit(asked(writer, chunks=8, sharing=sharing))
     stub.batches.end()
     usages = [usage for result in await results(writer, vendor_id) for usage in result.usage]
     assert len(usages) == 8
@@ -91,7 +101,7 @@ async def test_every_counter_costs_half(stub, writer):
     for usage in usages:
         full = (
             0.10 * usage.input_tokens
-            + 0.20 * usage.cache_write_tokens
+            + 0.10 * write * usage.cache_write_tokens
             + 0.01 * usage.cache_read_tokens
             + 0.50 * usage.output_tokens
         ) / 1_000_000
@@ -252,6 +262,24 @@ def test_a_document_above_the_price_step_is_windowed_in_a_batch_too():
     prefixes = {r.params["messages"][0]["content"][0]["text"] for r in requests}
     assert len(prefixes) > 1
     assert max(count_tokens(prefix) for prefix in prefixes) * 1.3 < 100_000
+
+
+@pytest.mark.parametrize(
+    ("chunks", "sharing", "marked"),
+    [
+        (2, "at once", 0),
+        (3, "at once", 3),
+        (2, "seed", 0),
+        (3, "seed", 3),
+        (1, "warm", 1),
+    ],
+)
+async def test_a_mark_is_set_where_enough_chunks_read_what_it_costs_to_write(
+    writer, chunks, sharing, marked
+):
+    requests = asked(writer, chunks=chunks, sharing=sharing).values()
+    assert [request.prefix for request in requests] == [0 if marked else None] * chunks
+    assert sum("cache_control" in json.dumps(dict(r.params)) for r in requests) == marked
 
 
 def test_a_blank_chunk_is_not_asked_for_and_a_short_document_has_no_mark():

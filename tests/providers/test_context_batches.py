@@ -22,7 +22,7 @@ from ragpg.ingest import stage
 from ragpg.providers.claude_batch import ClaudeBatchContextWriter
 from ragpg.types import Document, Span
 from tests.providers.making import document
-from tests.vendor_stub import Reply, Reset
+from tests.vendor_stub import Reply, Reset, VendorStub
 from tests.vendor_stub_rules import claude_error
 
 pytestmark = pytest.mark.anyio
@@ -73,8 +73,10 @@ class Process:
     def transaction(self):
         return self.database.transaction("acme")
 
-    async def submit(self) -> SubmitReport:
-        return await submit_missing_contexts(self.transaction, self.collection_id, self.writer)
+    async def submit(self, *, seed: bool = False) -> SubmitReport:
+        return await submit_missing_contexts(
+            self.transaction, self.collection_id, self.writer, seed=seed
+        )
 
     async def collect(self):
         return await collect_contexts(self.transaction, self.collection_id, self.writer)
@@ -357,3 +359,102 @@ async def test_batches_of_one_tenant_are_not_seen_by_another(start, stub):
         other = partial(process.database.transaction, "other")
         report = await collect_contexts(other, process.collection_id, process.writer)
         assert report.waiting == 0
+
+
+def sent(stub: VendorStub) -> list[list[tuple[str, int, int]]]:
+    """Of each batch, the requests' cache mark, tokens written and tokens read, in order."""
+    nothing = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    batches = []
+    for batch in stub.batches.batches.values():
+        used = {
+            line["custom_id"]: line["result"]["message"]["usage"]
+            for line in batch.lines
+            if line["result"]["type"] == "succeeded"
+        }
+        batches.append(
+            [
+                (
+                    request["params"]["messages"][0]["content"][0]
+                    .get("cache_control", {"ttl": "none"})
+                    .get("ttl"),
+                    used.get(request["custom_id"], nothing)["cache_creation_input_tokens"],
+                    used.get(request["custom_id"], nothing)["cache_read_input_tokens"],
+                )
+                for request in batch.requests
+            ]
+        )
+    return batches
+
+
+async def test_the_first_chunk_goes_ahead_and_all_others_read_what_it_wrote(start, stub, owner):
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=6)
+        await process.stage(
+            Document(key="short", text="A short note. And a second line."), chunks=2
+        )
+        # A short text has no cache mark, so all of it goes at once.
+        assert await process.submit(seed=True) == SubmitReport(batches=1, requests=3, held=5)
+        # While the first is at the vendor, nobody sends the others, however often they look.
+        assert await process.submit(seed=True) == SubmitReport(batches=0, requests=0, held=5)
+        assert await process.submit(seed=False) == SubmitReport(batches=0, requests=0, held=5)
+        stub.batches.end()
+        assert (await process.collect()).written == 3
+        assert await process.submit(seed=True) == SubmitReport(batches=1, requests=5)
+        stub.batches.end()
+        assert (await process.collect()).written == 5
+    assert None not in contexts(owner)
+    (ahead, others) = sent(stub)
+    (written,) = [wrote for ttl, wrote, _ in ahead if ttl == "1h"]
+    assert sorted(ttl for ttl, _, _ in ahead) == ["1h", "none", "none"]
+    assert written > 512
+    assert others == [("1h", 0, written)] * 5
+
+
+async def test_without_going_ahead_all_are_sent_at_once_with_marks_of_five_minutes(start, stub):
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=6)
+        assert await process.submit() == SubmitReport(batches=1, requests=6)
+        stub.batches.end()
+    (batch,) = sent(stub)
+    assert [ttl for ttl, _, _ in batch] == ["5m"] * 6
+
+
+async def test_what_went_ahead_too_long_ago_is_not_waited_for_a_second_time(start, stub, owner):
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=6)
+        await process.submit(seed=True)
+        stub.batches.end()
+        await process.collect()
+        owner.execute(
+            "update ragpg.context_batch set finished_at = finished_at - interval '61 minutes',"
+            " submitted_at = submitted_at - interval '61 minutes'"
+        )
+        assert await process.submit(seed=True) == SubmitReport(batches=1, requests=5)
+        stub.batches.end()
+    assert [ttl for ttl, _, _ in sent(stub)[1]] == ["5m"] * 5
+
+
+@pytest.mark.parametrize("outcome", ["invalid_request_error", "overloaded_error", "expired"])
+async def test_a_first_chunk_that_fails_holds_up_no_other(start, stub, outcome):
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=6)
+        await process.submit(seed=True)
+        stub.batches.end({0: outcome})
+        report = await process.collect()
+        lost = 0 if outcome == "invalid_request_error" else 1
+        assert (report.again, len(report.failed)) == (lost, 1 - lost)
+        submitted = await process.submit(seed=True)
+        assert (submitted.requests, submitted.held) == (5 + lost, 0)
+        stub.batches.end()
+    assert {ttl for ttl, _, _ in sent(stub)[1]} == {"5m"}
+
+
+async def test_an_edit_does_not_wait_for_what_its_former_text_sent_ahead(start, stub, owner):
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=6)
+        await process.submit(seed=True)
+        edited = document(lines=100)
+        changed = Document(key=edited.key, title=edited.title, text="New. " + edited.text)
+        await process.stage(changed, chunks=6)
+        submitted = await process.submit(seed=False)
+        assert (submitted.requests, submitted.held) == (6, 0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from ragpg.errors import RateLimited
+from ragpg.composition import Given, Providers
+from ragpg.errors import ConfigurationError, RateLimited
 from ragpg.providers.claude import ClaudeContextWriter
 from ragpg.providers.failures import Vendor, failed
 from ragpg.providers.limiter import Limiter, Limiters
 from ragpg.providers.prices import RateLimits, rate_limits
 from ragpg.providers.retry import Retry
-from ragpg.types import WrittenContext
+from ragpg.settings import Settings
+from ragpg.types import Recipe, WrittenContext
 from tests.providers.making import cut, document
 from tests.vendor_stub import Reply, VendorStub
 from tests.vendor_stub_rules import claude_error
@@ -154,6 +156,93 @@ def test_limits_start_as_configured_or_else_as_the_vendor_documents_its_lowest_t
     lite = all_of_them.of(vendor(model="voyage-4-lite"))
     assert lite.limits == RateLimits(requests=2_000, tokens=16_000_000)
     assert rate_limits("claude", "claude-haiku-5-5").requests == 1_000
+
+
+@pytest.mark.parametrize("quota", [1, 2, 3, 7, 10, 60, 500])
+async def test_no_minute_has_more_calls_than_a_configured_limit(quota):
+    clock = Clock()
+    limits = {("voyage", ""): RateLimits(requests=quota, tokens=1e12)}
+    paced = Limiters(configured=limits, clock=clock, sleep=clock.sleep).of(vendor())
+    began = []
+    while clock.now_s < 300:
+        await begin(paced)
+        began.append(clock.now_s)
+        paced.succeeded(100)
+    most = max(sum(start <= other < start + 60 for other in began) for start in began)
+    assert most <= quota
+    # And not so careful that the quota is wasted: nine tenths of it in the long run.
+    assert len(began) >= int(quota * 0.89 * 300 / 60)
+
+
+async def test_tokens_over_a_configured_limit_are_waited_off_at_nine_tenths_of_it():
+    clock = Clock()
+    limits = {("voyage", ""): RateLimits(requests=1e12, tokens=10_000)}
+    paced = Limiters(configured=limits, clock=clock, sleep=clock.sleep).of(vendor())
+    await begin(paced)
+    paced.succeeded(10_000)
+    await begin(paced)
+    assert clock.now_s == pytest.approx(60.0)
+
+
+def test_a_limit_of_a_vendor_is_that_of_each_model_without_one_of_its_own():
+    every, own = RateLimits(requests=3, tokens=10), RateLimits(requests=9, tokens=99)
+    all_of_them = Limiters(configured={("voyage", ""): every, ("voyage", "voyage-4-lite"): own})
+    assert all_of_them.of(vendor()).limits == every
+    assert all_of_them.of(vendor(model="rerank-2.5")).limits == every
+    assert all_of_them.of(vendor(model="voyage-4-lite")).limits == own
+    assert all_of_them.of(vendor(provider="claude", model="m")).limits.requests == 1_000
+
+
+def test_limits_configured_later_hold_from_the_next_turn_and_the_same_again_keep_the_pace():
+    all_of_them = Limiters()
+    before, of_claude = all_of_them.of(vendor()), all_of_them.of(vendor(provider="claude"))
+    limits = {("voyage", ""): RateLimits(requests=3, tokens=10)}
+    all_of_them.configure(limits)
+    held = all_of_them.of(vendor())
+    assert held is not before
+    assert held.limits.requests == 3
+    all_of_them.configure(limits)
+    assert all_of_them.of(vendor()) is held
+    assert all_of_them.of(vendor(provider="claude")) is of_claude
+
+
+async def test_a_setting_holds_the_calls_of_an_embedder_under_the_teams_quota(
+    stub, limiters, monkeypatch
+):
+    monkeypatch.setenv("VOYAGE_API_KEY", "pa-test")
+    monkeypatch.setenv("RAGPG_VOYAGE_BASE_URL", stub.voyage_url)
+    monkeypatch.setenv("RAGPG_RATE_LIMITS", '{"voyage": {"requests": 6}, "claude": {"tokens": 9}}')
+    providers = Providers(Settings.from_env(), Given())
+    recipe = Recipe(embedding_provider="voyage", embedding_model="voyage-4", dimensions=256)
+    embedder = providers.embedder(recipe, "docs")
+    began = []
+    for number in range(13):
+        await embedder.embed([f"text {number}"], purpose="query")
+        began.append(limiters.clock())
+    await providers.aclose()
+    assert len(stub.calls("/embeddings")) == 13
+    assert max(sum(start <= other < start + 60 for other in began) for start in began) == 6
+    assert began[-1] == pytest.approx(12 * 60 / (6 * 0.9), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ('{"claud": {"requests": 3}}', "RAGPG_RATE_LIMITS is wrong: 'claud' begins with no vendor"),
+        ('{"claude": {"requests": 0}}', "RAGPG_RATE_LIMITS at claude.requests is wrong: Input sho"),
+        (
+            '{"claude": {"rpm": 5}}',
+            "RAGPG_RATE_LIMITS at claude.rpm is wrong: Extra inputs are not",
+        ),
+        ("50", "RAGPG_RATE_LIMITS is wrong: Input should be a valid dictionary"),
+        ("{claude", "RAGPG_RATE_LIMITS is no JSON: Expecting property name"),
+    ],
+)
+def test_a_wrong_rate_limit_is_refused_by_its_place(monkeypatch, given, complaint):
+    monkeypatch.setenv("RAGPG_RATE_LIMITS", given)
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.from_env()
+    assert str(caught.value).startswith(complaint)
 
 
 async def test_the_wish_of_one_call_holds_back_another_that_was_not_refused(limiters: Limiters):

@@ -12,6 +12,7 @@ from ragpg.errors import (
     EmptyQueryError,
     InputError,
     InvalidProviderResponse,
+    PartlyEmbedded,
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
@@ -438,3 +439,23 @@ async def test_a_blank_query_is_refused_before_any_call(stub):
         await voyage.rerank(" \u200b", hits(hit(1, "text")))
     await voyage.aclose()
     assert stub.log == []
+
+
+async def test_an_error_after_answers_that_were_paid_for_hands_their_vectors_on(stub):
+    def only_the_first(body) -> Reply:
+        if len(body["input"]) == 1:
+            return voyage_error(503, "overloaded")
+        data = [
+            {"object": "embedding", "index": i, "embedding": bag_of_words(text, 8)}
+            for i, text in enumerate(body["input"])
+        ]
+        return Reply(200, {"data": data, "model": "voyage-4", "usage": {"total_tokens": 3_000}})
+
+    stub.push(*[only_the_first] * 60)
+    with pytest.raises(PartlyEmbedded, match="503") as caught:
+        await embed(stub, [f"text number {i}" for i in range(1_001)], concurrency=1)
+    partly = caught.value
+    assert sorted(partly.vectors) == list(range(1_000))
+    assert sum(usage.input_tokens for usage in partly.usage) == 3_000
+    assert isinstance(partly.reason, ProviderUnavailable)
+    assert (partly.status, partly.retryable) == (503, True)

@@ -229,6 +229,7 @@ async def test_one_document_is_never_in_work_twice_and_others_are_at_the_same_ti
     running: dict[str, int] = {}
     most: dict[str, int] = {}
     together = 0
+    both = anyio.Event()
 
     class Watching(testing.FirstSentenceContextWriter):
         async def write(
@@ -238,6 +239,11 @@ async def test_one_document_is_never_in_work_twice_and_others_are_at_the_same_ti
             running[document.key] = running.get(document.key, 0) + 1
             most[document.key] = max(most.get(document.key, 0), running[document.key])
             together = max(together, sum(running.values()))
+            if together == 2:
+                both.set()
+            # On a busy machine the other worker takes a while to come.
+            with anyio.move_on_after(2):
+                await both.wait()
             await anyio.sleep(0.05)
             running[document.key] -= 1
             async for written in super().write(document, chunks):
@@ -459,10 +465,9 @@ async def test_a_worker_needs_a_url_of_its_own(database, owner):
     from sqlalchemy.ext.asyncio import create_async_engine
 
     from ragpg.client import AsyncClient
-    from ragpg.database import sqlalchemy_url
     from ragpg.settings import Settings
 
-    engine = create_async_engine(sqlalchemy_url(database.service_url))
+    engine = create_async_engine(database.service_url.replace("://", "+psycopg://", 1))
     async with AsyncClient(Settings(), engine=engine) as client:
         with pytest.raises(errors.InputError, match="has no url of its own"):
             await work(client, drain=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,8 +212,6 @@ async def test_waiting_polls_asks_again_for_what_passed_and_tells_how_much_is_le
 async def test_a_context_that_a_batch_was_refused_is_a_gap_or_holds_its_document_back(
     database, stub, folder, owner
 ):
-    import dataclasses
-
     async with process(database, stub) as client:
         open_ = client.collection(tenant="acme", name="open")
         await open_.create(RECIPE)
@@ -250,6 +249,12 @@ async def test_a_plan_of_claude_contexts_costs_half_in_a_batch_and_calls_nobody(
         assert (one.input_tokens, one.output_tokens) == (half.input_tokens, half.output_tokens)
         assert one.cost_usd is not None
         assert half.cost_usd == pytest.approx(one.cost_usd / 2, rel=1e-9)
+        assert (at_once.at_once_usd, at_once.notes[:-1]) == (None, ())
+        assert batched.at_once_usd == pytest.approx(one.cost_usd)
+        assert batched.notes[-1].startswith(
+            f"the contexts cost about {half.cost_usd:.4f} US dollars in batches and"
+            f" {one.cost_usd:.4f} at once, so batches save 50%; with --no-wait less"
+        )
         assert stub.log == []
 
 
@@ -260,3 +265,79 @@ async def test_only_claude_writes_batches(database):
             await docs.ingest([Document(key="a.md", text="A text.")], batch=True)
         with pytest.raises(errors.InputError, match="only 'claude' does"):
             await docs.resume()
+
+
+async def test_pending_names_the_batch_that_a_document_waits_for_and_since_when(
+    database, stub, folder, owner
+):
+    shown = (
+        "select key, pending.status, waiting_contexts, vendor_batch_id, batch_since = created_at"
+        " from ragpg.pending left join ragpg.context_batch as batch using (tenant_id, batch_id)"
+        " order by key"
+    )
+    counted = "select in_work, batched, batched_since is not null from ragpg.ingest_status"
+    async with process(database, stub) as client:
+        docs = client.collection(tenant="acme", name="docs")
+        await docs.create(RECIPE)
+        await docs.ingest_files([folder], batch=True, wait=False)
+        (batch,) = stub.batches.batches
+        assert owner.execute(shown).fetchall() == [
+            ("note.md", "batched", 1, batch, True),
+            ("pump.md", "batched", 3, batch, True),
+        ]
+        assert owner.execute(counted).fetchall() == [(0, 2, True)]
+        (status,) = await client.status(tenant="acme")
+        assert (status["in_work"], status["batched"]) == (0, 2)
+        stub.batches.end()
+        await docs.resume()
+    assert owner.execute(shown).fetchall() == []
+    assert owner.execute(counted).fetchall() == [(0, 0, False)]
+
+
+async def test_pending_shows_a_document_whose_batch_was_never_submitted_as_batched_without_one(
+    database, stub, folder, owner
+):
+    async with process(database, stub) as client:
+        docs = client.collection(tenant="acme", name="docs")
+        await docs.create(RECIPE)
+        stub.push(Reply(413, claude_error("request_too_large", "too large")))
+        with pytest.raises(errors.ProviderRejected):
+            await docs.ingest_files([folder], batch=True)
+    assert owner.execute(
+        "select key, status, waiting_contexts, vendor_batch_id from ragpg.pending order by key"
+    ).fetchall() == [("note.md", "batched", 0, None), ("pump.md", "batched", 0, None)]
+
+
+async def test_who_waits_sends_first_chunks_ahead_and_publishes_when_the_others_have_followed(
+    database, stub, folder, owner
+):
+    (folder / "long.md").write_text(
+        "# Long\n\n" + "".join(f"## Part {n}\n\n" + "About valves. " * 60 for n in range(8))
+    )
+    told: list[int] = []
+    recipe = dataclasses.replace(RECIPE, max_tokens=200)
+    async with process(database, stub) as client:
+        docs = client.collection(tenant="acme", name="docs")
+        await docs.create(recipe)
+
+        async def vendor() -> None:
+            for batches in (1, 2):
+                while len(stub.batches.batches) < batches:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+                stub.batches.end()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(vendor)
+            report = await docs.sync(
+                folder,
+                batch=True,
+                progress=lambda now: told.append(now.waiting_contexts) if not now.key else None,
+            )
+    assert sorted(report.ingested.created) == ["long.md", "note.md", "pump.md"]
+    ahead, others = (len(batch.requests) for batch in stub.batches.batches.values())
+    assert (ahead < others, ahead + others) == (True, told[0])
+    read = owner.execute(
+        "select count(*) filter (where cache_read_tokens > 0),"
+        " count(*) filter (where cache_write_tokens > 0) from ragpg.usage"
+    ).fetchone()
+    assert read == (others, 1)

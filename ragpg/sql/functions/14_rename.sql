@@ -50,6 +50,19 @@ begin
     update ragpg.synced_key set document_key = rename_document.to_key
      where synced_key.tenant_id = tenant and synced_key.collection_id = home
        and synced_key.document_key = rename_document.from_key;
+    -- Judgements name a document by its key, whatever collection holds it: they follow, and stay
+    -- where another collection of the tenant has a document of the old key. Of two the better holds.
+    insert into ragpg.qrel (tenant_id, query_id, document_key, relevance)
+    select qrel.tenant_id, qrel.query_id, rename_document.to_key, qrel.relevance
+      from ragpg.qrel
+     where qrel.tenant_id = tenant and qrel.document_key = rename_document.from_key
+        on conflict (tenant_id, query_id, document_key) do update
+       set relevance = greatest(qrel.relevance, excluded.relevance);
+    delete from ragpg.qrel
+     where qrel.tenant_id = tenant and qrel.document_key = rename_document.from_key
+       and not exists (
+               select from ragpg.document
+                where document.tenant_id = tenant and document.key = rename_document.from_key);
     perform ragpg._record_history(tenant, array[live.document_id], 'renamed',
                                   rename_document.from_key);
     return live.document_id;
@@ -59,4 +72,4 @@ exception when unique_violation then
         hint = 'It became live meanwhile; look again.';
 end $$;
 comment on function ragpg.rename_document(text, text, text) is
-    'Gives a live document another key; its number, revision, chunks, contexts and vectors stay. Returns the number. Raises RG010 when there is none, RG011 when the key is taken.';
+    'Gives a live document another key; its number, revision, chunks, contexts and vectors stay, and judgements of the old key follow. Returns the number. Raises RG010 when there is none, RG011 when the key is taken.';

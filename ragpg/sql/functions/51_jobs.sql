@@ -120,6 +120,48 @@ end $$;
 comment on function ragpg_jobs.reclaim(double precision, double precision) is
     'Puts back the jobs of workers without a heartbeat, and makes those that documents wait for and that are gone. Times are the server''s, so the workers'' clocks do not matter. Returns how many.';
 
+create or replace function ragpg_jobs.defer_collect(lost_after_s double precision) returns integer
+language plpgsql volatile security definer
+set search_path = ragpg_jobs, pg_catalog, pg_temp
+as $$
+declare
+    deferred integer;
+begin
+    -- Two workers that look at once would make two jobs.
+    perform pg_advisory_xact_lock(hashtext('ragpg_jobs.defer_collect'));
+    with wanted as (
+        select context_batch.tenant_id, context_batch.collection_id
+          from ragpg.context_batch
+         where context_batch.status in ('intended', 'submitted')
+         union
+        -- Nobody submitted their batch, or nobody published what came back.
+        select document.tenant_id, document.collection_id
+          from ragpg.staged_document as document
+         where document.batched and document.status = 'staged'
+           and document.updated_at < now() - make_interval(secs => lost_after_s)
+    ), missing as (
+        select wanted.tenant_id, wanted.collection_id,
+               concat_ws('/', 'collect', wanted.tenant_id, wanted.collection_id) as lock
+          from wanted
+    )
+    select count(*), procrastinate_defer_jobs_v1(array_agg(
+               row('ragpg.batches', 'ragpg.collect', 0, missing.lock, null,
+                   jsonb_build_object('tenant_id', missing.tenant_id,
+                                      'collection_id', missing.collection_id),
+                   null)::procrastinate_job_to_defer_v1
+               order by missing.lock))
+      into deferred
+      from missing
+     where not exists (
+               select from procrastinate_jobs
+                where procrastinate_jobs.status in ('todo', 'doing')
+                  and procrastinate_jobs.lock = missing.lock)
+    having count(*) > 0;
+    return coalesce(deferred, 0);
+end $$;
+comment on function ragpg_jobs.defer_collect(double precision) is
+    'A job for each collection with batches at the vendor, or with documents left to batches for so long without one, that has none. The job asks the vendor again and again until nothing waits. Returns how many.';
+
 create or replace function ragpg_jobs.expire() returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -151,21 +193,37 @@ select collection.tenant_id, collection.name as collection,
          where document.tenant_id = collection.tenant_id
            and document.collection_id = collection.collection_id) as live,
        counted.queued, counted.retrying, counted.in_work, counted.failed, counted.no_text,
-       counted.waiting_since
+       counted.waiting_since, counted.batched, asked.batched_since, counted.interrupted
   from ragpg.collection
  cross join lateral (
            select count(*) filter (where staged_document.status = 'queued'
                                      and staged_document.last_error is null) as queued,
                   count(*) filter (where staged_document.status = 'queued'
                                      and staged_document.last_error is not null) as retrying,
-                  count(*) filter (where staged_document.status = 'staged') as in_work,
+                  count(*) filter (where staged_document.status = 'staged'
+                                     and not staged_document.batched
+                                     and staged_document.updated_at
+                                         >= now() - interval '5 minutes') as in_work,
+                  count(*) filter (where staged_document.status = 'staged'
+                                     and not staged_document.batched
+                                     and staged_document.updated_at
+                                         < now() - interval '5 minutes') as interrupted,
                   count(*) filter (where staged_document.status = 'failed') as failed,
                   count(*) filter (where staged_document.status = 'no_text') as no_text,
                   min(staged_document.queued_at) filter (
-                      where staged_document.status = 'queued') as waiting_since
+                      where staged_document.status = 'queued') as waiting_since,
+                  count(*) filter (where staged_document.status = 'staged'
+                                     and staged_document.batched) as batched
              from ragpg.staged_document
             where staged_document.tenant_id = collection.tenant_id
               and staged_document.collection_id = collection.collection_id
-       ) as counted;
+       ) as counted
+ cross join lateral (
+           select min(context_batch.created_at) as batched_since
+             from ragpg.context_batch
+            where context_batch.tenant_id = collection.tenant_id
+              and context_batch.collection_id = collection.collection_id
+              and context_batch.status in ('intended', 'submitted')
+       ) as asked;
 comment on view ragpg.ingest_status is
-    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, failed, or hold no text.';
+    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, are interrupted (in work once and not touched for five minutes), are left to batches at the vendor (the oldest open one since batched_since), failed, or hold no text.';

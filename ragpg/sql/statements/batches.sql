@@ -2,25 +2,51 @@
 
 -- name: keys_without_context
 -- Staged documents with a chunk that no batch is asked for; a chunk that failed for good is left.
-select distinct staged_document.key
+-- `held` while a batch of this staging is asked for others of its chunks; `seeded` when one has
+-- ended, and `warm` while what that wrote to the vendor's cache may last, an hour from its request.
+select staged_document.key,
+       exists (
+           select from ragpg.context_batch_item as item
+             join ragpg.context_batch using (tenant_id, batch_id)
+            where item.tenant_id = staged_document.tenant_id
+              and item.collection_id = staged_document.collection_id
+              and item.document_key = staged_document.key
+              and item.status = 'waiting'
+              and context_batch.created_at >= staged_document.updated_at) as held,
+       ended.items > 0 as seeded, coalesce(ended.warm, false) as warm
   from ragpg.staged_document
-  join ragpg.staged_chunk
-    on staged_chunk.tenant_id = staged_document.tenant_id
-   and staged_chunk.collection_id = staged_document.collection_id
-   and staged_chunk.document_key = staged_document.key
+ cross join lateral (
+           select count(*) as items,
+                  bool_or(item.status = 'written'
+                          and context_batch.finished_at > now() - interval '1 hour'
+                          and context_batch.finished_at
+                              < context_batch.submitted_at + interval '1 hour') as warm
+             from ragpg.context_batch_item as item
+             join ragpg.context_batch using (tenant_id, batch_id)
+            where item.tenant_id = staged_document.tenant_id
+              and item.collection_id = staged_document.collection_id
+              and item.document_key = staged_document.key
+              and item.status <> 'waiting'
+              and context_batch.created_at >= staged_document.created_at
+       ) as ended
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
    and staged_document.status = 'staged'
    and staged_document.batched
-   and staged_chunk.context is null
-   and staged_chunk.context_error is null
-   and not exists (
-           select from ragpg.context_batch_item as item
-            where item.tenant_id = staged_chunk.tenant_id
-              and item.collection_id = staged_chunk.collection_id
-              and item.document_key = staged_chunk.document_key
-              and item.text_hash = staged_chunk.text_hash
-              and item.status = 'waiting')
+   and exists (
+           select from ragpg.staged_chunk
+            where staged_chunk.tenant_id = staged_document.tenant_id
+              and staged_chunk.collection_id = staged_document.collection_id
+              and staged_chunk.document_key = staged_document.key
+              and staged_chunk.context is null
+              and staged_chunk.context_error is null
+              and not exists (
+                      select from ragpg.context_batch_item as item
+                       where item.tenant_id = staged_chunk.tenant_id
+                         and item.collection_id = staged_chunk.collection_id
+                         and item.document_key = staged_chunk.document_key
+                         and item.text_hash = staged_chunk.text_hash
+                         and item.status = 'waiting'))
  order by staged_document.key;
 
 -- name: staged_text

@@ -1,7 +1,8 @@
 -- Stage 2.
 
 -- name: set_context
--- A context changes what is embedded, so the vector goes.
+-- A context changes what is embedded, so the vector goes. Without a claim: of a document that waits
+-- for a worker, whose context came from a batch.
 update ragpg.staged_chunk
    set context = %(context)s, context_error = %(context_error)s,
        contextualized_at = case when %(context)s::text is null then null else now() end,
@@ -15,4 +16,4 @@ update ragpg.staged_chunk
             where staged_document.tenant_id = staged_chunk.tenant_id
               and staged_document.collection_id = staged_chunk.collection_id
               and staged_document.key = staged_chunk.document_key
-              and staged_document.claim = %(claim)s);
+              and staged_document.claim is not distinct from %(claim)s::uuid);

@@ -1,8 +1,13 @@
 -- Stage 1. Statements run with parameters, so a literal percent is written twice.
 
 -- name: known_versions
--- What is live and what is staged under these keys.
-select document.key, document.content_hash, document.modified_at
+-- What is live under these keys; `gap` where writing a context failed, which is tried again.
+select document.key, document.content_hash, document.modified_at,
+       exists (
+           select from ragpg.chunk
+            where chunk.tenant_id = document.tenant_id
+              and chunk.document_id = document.document_id
+              and chunk.context_error is not null) as gap
   from ragpg.document
  where document.tenant_id = ragpg.current_tenant()
    and document.collection_id = %(collection_id)s
@@ -220,6 +225,29 @@ select ragpg.current_tenant(), %(collection_id)s, %(key)s, %(status)s, 1, %(last
     on conflict (tenant_id, collection_id, key) do update
    set status = excluded.status, last_error = excluded.last_error, updated_at = now()
  where staged_document.claim = %(claim)s or %(claim)s::uuid is null;
+
+-- name: touch_staged
+-- Says that these are in work still.
+update ragpg.staged_document
+   set updated_at = now()
+  from unnest(%(keys)s::text[], %(claims)s::uuid[]) as held(key, claim)
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = held.key
+   and staged_document.claim = held.claim
+   and staged_document.status = 'staged';
+
+-- name: leave_staged
+-- Says why work on these ended. Whoever collects the batch of one publishes it all the same.
+update ragpg.staged_document
+   set last_error = %(last_error)s, updated_at = now(),
+       status = case when staged_document.batched then staged_document.status else 'failed' end
+  from unnest(%(keys)s::text[], %(claims)s::uuid[]) as held(key, claim)
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = held.key
+   and staged_document.claim = held.claim
+   and staged_document.status = 'staged';
 
 -- name: delete_document
 select ragpg.delete_document(%(collection)s, %(key)s) as deleted;

@@ -17,20 +17,35 @@ values (
        media_type = excluded.media_type, page_starts = excluded.page_starts;
 
 -- name: enqueue
--- Without keys, all that failed.
+-- Without keys, all that failed or were interrupted.
 select ragpg.enqueue(
            %(collection)s,
            coalesce(%(keys)s::text[], array(
-               select staged_document.key from ragpg.staged_document
-                where staged_document.tenant_id = ragpg.current_tenant()
-                  and staged_document.collection_id = ragpg.collection_number(%(collection)s)
-                  and staged_document.status = 'failed'
-                order by staged_document.key))) as queued;
+               select pending.key
+                 from ragpg.pending
+                 join ragpg.collection using (tenant_id)
+                where pending.tenant_id = ragpg.current_tenant()
+                  and collection.collection_id = ragpg.collection_number(%(collection)s)
+                  and pending.collection = collection.name
+                  and pending.status in ('failed', 'interrupted')
+                order by pending.key))) as queued;
+
+-- name: without_text
+-- Failed before there was a text to keep, so a worker has nothing to work on.
+select staged_document.key
+  from ragpg.staged_document
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = ragpg.collection_number(%(collection)s)
+   and staged_document.status = 'failed'
+   and staged_document.content_hash = ''
+   and (%(keys)s::text[] is null or staged_document.key = any (%(keys)s))
+ order by staged_document.key;
 
 -- name: take
--- Claims a document for a worker; the try is counted before it begins.
+-- Claims a document for a worker; the try is counted before it begins. Until the worker leaves it
+-- to batches again, no batch is submitted for it.
 update ragpg.staged_document
-   set claim = %(claim)s, status = 'staged', attempts = staged_document.attempts + 1,
+   set claim = %(claim)s, status = 'staged', batched = false, attempts = staged_document.attempts + 1,
        updated_at = now()
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
@@ -69,6 +84,22 @@ update ragpg.staged_document
    and staged_document.key = %(key)s
    and staged_document.claim = %(claim)s;
 
+-- name: leave_to_batches
+-- A try that found contexts at the vendor is none; who collects them publishes the document.
+update ragpg.staged_document
+   set batched = true, attempts = staged_document.attempts - 1, updated_at = now()
+ where staged_document.tenant_id = ragpg.current_tenant()
+   and staged_document.collection_id = %(collection_id)s
+   and staged_document.key = %(key)s
+   and staged_document.claim = %(claim)s;
+
+-- name: awaited_batches
+select pending.vendor_batch_id, pending.batch_since, pending.waiting_contexts
+  from ragpg.pending
+ where pending.tenant_id = ragpg.current_tenant()
+   and pending.collection = %(collection)s
+   and pending.key = %(key)s;
+
 -- name: home
 select home.tenant, home.collection
   from ragpg_jobs.home(%(tenant_id)s, %(collection_id)s) as home;
@@ -76,19 +107,47 @@ select home.tenant, home.collection
 -- name: reclaim
 select ragpg_jobs.reclaim(%(stalled_after_s)s, %(lost_after_s)s) as reclaimed;
 
+-- name: defer_collect
+select ragpg_jobs.defer_collect(%(lost_after_s)s) as deferred;
+
 -- name: expire
 select ragpg_jobs.expire() as deleted;
 
 -- name: status
 select ingest_status.collection, ingest_status.live, ingest_status.queued, ingest_status.retrying,
-       ingest_status.in_work, ingest_status.failed, ingest_status.no_text,
-       ingest_status.waiting_since
+       ingest_status.in_work, ingest_status.batched, ingest_status.interrupted,
+       ingest_status.failed, ingest_status.no_text, ingest_status.waiting_since
   from ragpg.ingest_status
  order by ingest_status.collection;
 
+-- name: own_name
+select collection.name
+  from ragpg.collection
+ where collection.tenant_id = ragpg.current_tenant()
+   and collection.collection_id = ragpg.collection_number(%(collection)s);
+
 -- name: problems
-select pending.collection, pending.key, pending.status, pending.attempts, pending.last_error
+select pending.collection, pending.key, pending.status, pending.attempts,
+       coalesce(pending.last_error,
+                'whoever worked on it ended without a word; ingest it again, or `ragpg retry`'
+                ' queues what there is of it') as last_error
   from ragpg.pending
- where pending.last_error is not null
- order by pending.collection, pending.key
- limit %(limit)s;
+ where pending.last_error is not null or pending.status = 'interrupted'
+ order by pending.collection, pending.key;
+
+-- name: batches
+-- Batches that are at the vendor, or may be (no vendor id yet), oldest first, with what waits.
+select collection.name as collection, context_batch.batch_id, context_batch.vendor_id,
+       context_batch.created_at as since, count(distinct item.document_key) as documents,
+       count(item.number) as contexts, context_batch.last_error
+  from ragpg.context_batch
+  join ragpg.collection using (tenant_id, collection_id)
+  left join ragpg.context_batch_item as item
+    on item.tenant_id = context_batch.tenant_id
+   and item.batch_id = context_batch.batch_id
+   and item.status = 'waiting'
+ where context_batch.tenant_id = ragpg.current_tenant()
+   and context_batch.status in ('intended', 'submitted')
+ group by collection.name, context_batch.batch_id, context_batch.vendor_id,
+       context_batch.created_at, context_batch.last_error
+ order by context_batch.created_at, context_batch.batch_id;

@@ -1,8 +1,14 @@
 -- Plans, and the sync of a folder.
 
 -- name: live_versions
--- Every live document by key, with the folder that a sync took it from, if one did.
-select document.key, document.content_hash, synced_key.root
+-- Every live document by key, with the folder that a sync took it from, if one did; `gap` as in
+-- known_versions.
+select document.key, document.content_hash, synced_key.root,
+       exists (
+           select from ragpg.chunk
+            where chunk.tenant_id = document.tenant_id
+              and chunk.document_id = document.document_id
+              and chunk.context_error is not null) as gap
   from ragpg.document
   left join ragpg.synced_key
     on synced_key.tenant_id = document.tenant_id
@@ -77,21 +83,45 @@ select ragpg.current_tenant(), %(collection_id)s, owned.key, %(root)s
  where synced_key.root <> excluded.root;
 
 -- name: disown_keys
--- Keys that the folder no longer has; their documents are gone, or never became live.
+-- Keys that the folder no longer has; their documents are gone, or never became live. What may be
+-- below folders that cannot be read now stays the sync's own.
 delete from ragpg.synced_key
  where synced_key.tenant_id = ragpg.current_tenant()
    and synced_key.collection_id = %(collection_id)s
    and synced_key.root = %(root)s
-   and not synced_key.document_key = any (%(keys)s);
+   and not synced_key.document_key = any (%(keys)s)
+   and not exists (
+           select from unnest(%(folders)s::text[]) as unread(folder)
+            where starts_with(synced_key.document_key, unread.folder));
 
 -- name: rename_document
 select ragpg.rename_document(%(collection)s, %(from_key)s, %(to_key)s);
 
+-- name: is_renamed
+-- Whether another sync has done meanwhile what a renaming was to do.
+select exists (
+           select from ragpg.document
+            where document.tenant_id = ragpg.current_tenant()
+              and document.collection_id = %(collection_id)s
+              and document.key = %(to_key)s
+              and document.content_hash = %(content_hash)s)
+       and not exists (
+           select from ragpg.document
+            where document.tenant_id = ragpg.current_tenant()
+              and document.collection_id = %(collection_id)s
+              and document.key = %(from_key)s) as done;
+
 -- name: delete_version
--- Only the version that the plan saw: a document that changed meanwhile stays.
-select ragpg.delete_document(%(collection)s, document.key) as deleted
-  from ragpg.document
- where document.tenant_id = ragpg.current_tenant()
-   and document.collection_id = %(collection_id)s
-   and document.key = %(key)s
-   and document.content_hash = %(content_hash)s;
+-- Only the version that the plan saw: a document that changed meanwhile stays. One that another
+-- sync has deleted meanwhile is gone as well.
+select coalesce(bool_and(
+           case when live.content_hash = %(content_hash)s
+                then ragpg.delete_document(%(collection)s, live.key) is not null
+                else false end), true) as gone
+  from (
+           select document.key, document.content_hash
+             from ragpg.document
+            where document.tenant_id = ragpg.current_tenant()
+              and document.collection_id = %(collection_id)s
+              and document.key = %(key)s
+       ) as live;
