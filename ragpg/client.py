@@ -12,6 +12,7 @@ from ragpg.collection import AsyncCollection
 from ragpg.composition import Given, Providers
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.handle import STATEMENTS
+from ragpg.inputs import checked_name
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.runtime import Runtime
 from ragpg.settings import Settings
@@ -64,8 +65,18 @@ class AsyncClient:
 
     async def create_tenant(self, key: str) -> None:
         """Make a tenant, if it is not there."""
+        checked_name("tenant", key)
         async with self.transaction(None) as conn:
             await conn.execute(STATEMENTS["create_tenant"], {"key": key})
+
+    async def delete_tenant(self, key: str) -> None:
+        """Delete a tenant with everything of it: documents, history, log, usage, waiting jobs.
+
+        Nothing brings it back. Raises TenantNotFound.
+        """
+        async with self.transaction(None) as conn:
+            await conn.execute(STATEMENTS["without_time_limit"])
+            await conn.execute(STATEMENTS["delete_tenant"], {"key": key})
 
     async def collections(self, *, tenant: str) -> list[dict[str, Any]]:
         """Name, aliases, documents and chunks of each collection of a tenant, by name."""
@@ -73,7 +84,7 @@ class AsyncClient:
             return await fetch_rows(conn, STATEMENTS["collections"])
 
     async def status(self, *, tenant: str) -> list[dict[str, Any]]:
-        """Live, queued, retrying, in work, failed and no text: counts of each collection."""
+        """Live, queued, retrying, in work, batched, interrupted, failed, no text: by collection."""
         async with self.transaction(tenant) as conn:
             return await fetch_rows(conn, statements("jobs")["status"])
 
@@ -99,3 +110,8 @@ class AsyncClient:
     def url(self) -> str:
         """The service's database url; the embedded one's after the client is open."""
         return self._runtime.url
+
+    @property
+    def owner_url(self) -> str | None:
+        """The url of a role that may act as ragpg_owner, if there is one; for maintenance."""
+        return self._runtime.owner_url

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from ragpg.context_batch import BatchContextWriter
 from ragpg.errors import ConfigurationError, InputError, RecipeMismatch
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
-from ragpg.settings import Settings
+from ragpg.settings import RateLimit, Settings
 from ragpg.types import Recipe
 
 Built = TypeVar("Built")
@@ -43,6 +43,8 @@ class Providers:
         self._settings = settings
         self._given = given
         self._built: dict[tuple[Any, ...], Any] = {}
+        if settings.rate_limits:
+            _hold_to(settings.rate_limits)
 
     async def aclose(self) -> None:
         """Close what was built here; the caller closes what the caller brought."""
@@ -77,17 +79,36 @@ class Providers:
             fields |= {"context_provider": "claude", "context_model": settings.context_model}
         return Recipe(**fields)
 
+    def require(self, recipe: Recipe, collection: str) -> None:
+        """Raise RecipeMismatch where the recipe asks for what its providers here do not make.
+
+        A vendor without a key, and a provider that only another client brings, are not asked.
+        """
+        settings, given = self._settings, self._given
+        if given.embedder is not None or recipe.embedding_provider == "local":
+            self.embedder(recipe, collection)
+        keyed = recipe.context_provider == "claude" and settings.anthropic_api_key is not None
+        if given.context_writer is not None or recipe.context_provider == "rule" or keyed:
+            self.context_writer(recipe, collection)
+
     def embedder(self, recipe: Recipe, collection: str) -> Embedder:
         """The embedder of a recipe. Raises RecipeMismatch, ConfigurationError."""
         given = self._given.embedder
+        stored = (recipe.embedding_provider, recipe.embedding_model, recipe.dimensions)
         if given is not None:
-            stored = (recipe.embedding_provider, recipe.embedding_model, recipe.dimensions)
-            brought = (given.provider, given.model, given.dimensions)
-            if stored != brought:
-                raise _mismatch(collection, "embedded", stored, brought)
+            _require_same(
+                collection, "vectors", stored, (given.provider, given.model, given.dimensions)
+            )
             return given
         if recipe.embedding_provider == "local":
-            return self._once(("local",), _local)
+            local = self._once(("local",), _local)
+            _require_same(
+                collection,
+                "vectors",
+                (*stored, recipe.embedding_dtype),
+                (local.provider, local.model, local.dimensions, "float"),
+            )
+            return local
         if recipe.embedding_provider == "voyage":
             key = self._key(self._settings.voyage_api_key, "VOYAGE_API_KEY", collection)
             return self._once(
@@ -99,16 +120,20 @@ class Providers:
     def context_writer(self, recipe: Recipe, collection: str) -> ContextWriter | None:
         """The context writer of a recipe, None for `none`. Raises as `embedder` does."""
         given = self._given.context_writer
+        stored = (recipe.context_provider, recipe.context_model, recipe.context_prompt_version)
         if given is not None:
-            stored = (recipe.context_provider, recipe.context_model, recipe.context_prompt_version)
-            brought = (given.provider, given.model, given.prompt_version)
-            if stored != brought:
-                raise _mismatch(collection, "contextualized", stored, brought)
+            _require_same(
+                collection, "contexts", stored, (given.provider, given.model, given.prompt_version)
+            )
             return given
         if recipe.context_provider == "none":
             return None
         if recipe.context_provider == "rule":
-            return self._once(("rule",), _rule)
+            rule = self._once(("rule",), _rule)
+            _require_same(
+                collection, "contexts", stored, (rule.provider, rule.model, rule.prompt_version)
+            )
+            return rule
         if recipe.context_provider == "claude":
             key = self._key(self._settings.anthropic_api_key, "ANTHROPIC_API_KEY", collection)
             return self._once(
@@ -186,13 +211,16 @@ class Providers:
         return key.get_secret_value()
 
 
-def _mismatch(
-    collection: str, verb: str, stored: tuple[Any, ...], brought: tuple[Any, ...]
-) -> RecipeMismatch:
-    return RecipeMismatch(
-        f"collection {collection!r} is {verb} with {' '.join(map(str, stored))}, this client brings"
-        f" {' '.join(map(str, brought))}; make a new collection, ingest into it and swap the alias"
-    )
+def _require_same(
+    collection: str, what: str, wanted: tuple[Any, ...], brought: tuple[Any, ...]
+) -> None:
+    """Raise RecipeMismatch unless what a recipe says is what this client's provider makes."""
+    if wanted != brought:
+        raise RecipeMismatch(
+            f"the recipe of collection {collection!r} says {what} of {' '.join(map(str, wanted))},"
+            f" this client brings {' '.join(map(str, brought))}; bring what the recipe says, or"
+            " make a new collection with another recipe, ingest into it and swap the alias"
+        )
 
 
 def _unknown(collection: str, what: str, provider: str) -> ConfigurationError:
@@ -211,6 +239,20 @@ def _common(settings: Settings) -> dict[str, Any]:
         "deadline_s": settings.provider_deadline_s,
         "concurrency": settings.provider_concurrency,
     }
+
+
+def _hold_to(given: Mapping[str, RateLimit]) -> None:
+    """Limit the vendors' calls of this process; what is not given is left without a limit."""
+    from ragpg.providers.limiter import LIMITERS
+    from ragpg.providers.prices import UNLIMITED, RateLimits
+
+    limits = {}
+    for name, rate in given.items():
+        vendor, _, model = name.partition(" ")
+        limits[vendor, model] = RateLimits(
+            requests=rate.requests or UNLIMITED, tokens=rate.tokens or UNLIMITED
+        )
+    LIMITERS.configure(limits)
 
 
 def _local() -> Embedder:

@@ -27,6 +27,7 @@ RagpgError
     ├── ProviderUnavailable
     ├── ProviderRejected          400, 401, 403, 413: our fault or the account's
     │   └── TextsRejected         some texts of a call, too long say; has .failed and .vectors
+    ├── PartlyEmbedded            a call of several requests ended early; has .vectors and .reason
     └── InvalidProviderResponse   wrong count, wrong dimension, a citation outside the text
 """
 
@@ -61,7 +62,8 @@ class DimensionError(InputError):
 class DocumentError(InputError):
     """A document cannot be read, or holds no text; `reason` is a word for counting.
 
-    Reasons: `no_text`, `binary`, `encoding`, `unsupported`, `unreadable`, `too_large`.
+    Reasons: `no_text`, `binary`, `encoding`, `unsupported`, `unreadable`, `too_large`,
+    `front_matter`, and `invalid` for a field of a wrong type or length.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -221,6 +223,34 @@ class TextsRejected(ProviderRejected):
     ) -> None:
         super().__init__(message, provider=provider, model=model, status=status)
         self.failed = failed
+        self.vectors = vectors
+        self.usage = usage
+
+
+class PartlyEmbedded(ProviderError):
+    """An embedding call of several requests ended early, after some of them were answered.
+
+    `reason` is the error that ended it, whose message and fields this one has; `vectors` is the
+    vector by place of every text that was answered, `usage` what those cost: paid for, so keep
+    them and ask for the others alone.
+    """
+
+    def __init__(
+        self,
+        reason: ProviderError,
+        *,
+        vectors: Mapping[int, Sequence[float]],
+        usage: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(
+            str(reason),
+            provider=reason.provider,
+            model=reason.model,
+            status=reason.status,
+            request_id=reason.request_id,
+            retryable=reason.retryable,
+        )
+        self.reason = reason
         self.vectors = vectors
         self.usage = usage
 

@@ -15,11 +15,29 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ragpg.errors import DocumentError
+from ragpg.parse.check import can_be_stored, check_key
 from ragpg.parse.clean import clean
-from ragpg.parse.files import UNSUPPORTED, SourceFile, find_files, media_type_of
+from ragpg.parse.files import (
+    UNSUPPORTED,
+    FoundFiles,
+    SourceFile,
+    as_path,
+    find_files,
+    media_type_of,
+)
 from ragpg.types import Document, MediaType
 
-__all__ = ["SourceFile", "clean", "find_files", "parse_bytes", "parse_file"]
+__all__ = [
+    "FoundFiles",
+    "SourceFile",
+    "as_path",
+    "can_be_stored",
+    "check_key",
+    "clean",
+    "find_files",
+    "parse_bytes",
+    "parse_file",
+]
 
 MAX_BYTES: Final = 100_000_000
 
@@ -49,8 +67,8 @@ def parse_bytes(content: bytes, *, key: str, media_type: MediaType | None = None
     """The document in `content`, read as `media_type`, else by the key's suffix, else by its start.
 
     Raises DocumentError with a reason: `no_text`, `binary`, `encoding`, `unsupported` (a
-    format that is not read), `unreadable` (broken, encrypted, bad metadata), `too_large` (more
-    than 100 MB).
+    format that is not read), `unreadable` (broken, encrypted, bad metadata), `front_matter` (no
+    valid YAML or TOML), `too_large` (more than 100 MB).
     """
     _check_size(len(content), key)
     if not content:

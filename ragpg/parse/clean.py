@@ -10,6 +10,7 @@ from typing import Any
 
 from ragpg.blocks import has_words, markdown_blocks
 from ragpg.errors import DocumentError
+from ragpg.parse.check import check_fields
 from ragpg.parse.metadata import to_json
 from ragpg.tokens import is_blank
 from ragpg.types import Document
@@ -22,8 +23,9 @@ def clean(document: Document) -> tuple[Document, int]:
     depth); `page_starts` follow. Surrogate pairs are joined to the character they stand for.
     Metadata becomes JSON: dates as ISO 8601. Raises DocumentError with reason `no_text` where
     nothing but blanks, headings, rules and comments is left, `encoding` for a lone surrogate,
-    `unreadable` for metadata that is not JSON.
+    `unreadable` for metadata that is not JSON, `invalid` for a field of a wrong type or length.
     """
+    check_fields(document)
     removed = 0
 
     def mend(value: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ragpg.errors import DocumentError, InputError
-from ragpg.types import MediaType
+from ragpg.types import DocumentFailure, MediaType, PassedOver, StrPath
 
 _SUFFIXES: Final[dict[MediaType, str]] = {
     "markdown": ".md .markdown .mdown .mkd .mdx .qmd .rmd",
@@ -97,26 +99,50 @@ class SourceFile:
     key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFiles:
+    """The files below some paths, the folders that could not be read, and what was passed over.
+
+    The key of a failed folder ends in a slash; what is below it is not known.
+    """
+
+    files: tuple[SourceFile, ...]
+    failed: tuple[DocumentFailure, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+
+    def hides(self, key: str) -> bool:
+        """Whether a file of this key may be there, below a folder that could not be read."""
+        return any(key.startswith(failure.key) for failure in self.failed)
+
+
 def media_type_of(key: str) -> MediaType | None:
     """The media type that the key's suffix, or a name like Dockerfile, stands for; else None."""
     name = PurePosixPath(key).name.lower()
     return MEDIA_TYPES.get(PurePosixPath(name).suffix) or ("text" if name in _NAMES else None)
 
 
-def find_files(paths: Sequence[Path]) -> list[SourceFile]:
+def find_files(paths: StrPath | Iterable[StrPath]) -> FoundFiles:
     """The files to read, in the order of `paths`, within a folder by name; each file once.
 
-    A folder gives the supported files below it, by their path from it; hidden files and folders
-    and links to folders are passed over. A file that is named itself always counts, by its name:
+    A folder gives the supported files below it, by their path from it. Hidden files and folders are
+    left out in silence; files of other kinds, links that lead out of the folder and links to
+    folders are passed over and named. A file that is named itself always counts, by its name:
     reading it says when it is not supported. Raises DocumentError (`unreadable`) for a path that
-    does not exist, and InputError where two files would have one key.
+    does not exist or a given folder that cannot be read, and InputError where two files would have
+    one key or something is no path.
     """
     found: dict[Path, SourceFile] = {}
     keys: dict[str, Path] = {}
-    for path in paths:
-        if not path.exists():
-            raise DocumentError(f"{path} does not exist; check the path.", reason="unreadable")
-        sources = _walk(path) if path.is_dir() else [SourceFile(path=path, key=path.name)]
+    failed: list[DocumentFailure] = []
+    passed_over: list[PassedOver] = []
+    for path in _as_paths(paths):
+        if _is_folder(path):
+            below = _walk(path)
+            failed += below.failed
+            passed_over += below.passed_over
+            sources = below.files
+        else:
+            sources = (SourceFile(path=path, key=path.name),)
         for source in sources:
             real = source.path.resolve()
             if real in found:
@@ -128,20 +154,86 @@ def find_files(paths: Sequence[Path]) -> list[SourceFile]:
                 )
             found[real] = source
             keys[source.key] = source.path
-    return list(found.values())
+    return FoundFiles(
+        files=tuple(found.values()), failed=tuple(failed), passed_over=tuple(passed_over)
+    )
 
 
-def _walk(folder: Path) -> Iterator[SourceFile]:
+def as_path(path: StrPath) -> Path:
+    """The same as a Path. Raises InputError for what is neither text nor a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{path!r} is no path; give a str or a pathlib.Path")
+    return Path(path)
+
+
+def _as_paths(paths: StrPath | Iterable[StrPath]) -> list[Path]:
+    # A lone string is one path: as a sequence it would be its letters.
+    if isinstance(paths, str | os.PathLike):
+        return [as_path(paths)]
+    return [as_path(path) for path in paths]
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError as exc:
+        raise DocumentError(f"{path} does not exist; check the path.", reason="unreadable") from exc
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+
+
+def _walk(folder: Path) -> FoundFiles:
+    root = folder.resolve()
     waiting = [folder]
-    files: list[tuple[str, Path]] = []
+    files: list[SourceFile] = []
+    failed: list[DocumentFailure] = []
+    passed_over: list[PassedOver] = []
     while waiting:
-        for entry in waiting.pop().iterdir():
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                if not entry.is_symlink():
-                    waiting.append(entry)
-            elif entry.is_file() and media_type_of(entry.name) is not None:
-                files.append((entry.relative_to(folder).as_posix(), entry))
-    for key, path in sorted(files):
-        yield SourceFile(path=path, key=key)
+        inside = waiting.pop()
+        try:
+            # Listing alone: it tells folders from files without the right to enter.
+            with os.scandir(inside) as listed:
+                entries = [entry for entry in listed if not entry.name.startswith(".")]
+        except OSError as exc:
+            unreadable = _unreadable(inside, exc)
+            if inside == folder:
+                raise unreadable from exc
+            key = f"{inside.relative_to(folder).as_posix()}/"
+            failed.append(DocumentFailure(key=key, reason="unreadable", message=str(unreadable)))
+            continue
+        for entry in entries:
+            path = inside / entry.name
+            key = path.relative_to(folder).as_posix()
+            is_link = entry.is_symlink()
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+            elif is_link and not _leads_to_file_in(root, path):
+                passed_over.append(PassedOver(key=key, reason="link"))
+            elif (is_link or entry.is_file(follow_symlinks=False)) and media_type_of(entry.name):
+                files.append(SourceFile(path=path, key=key))
+            else:
+                passed_over.append(PassedOver(key=key, reason="other_kind"))
+    return FoundFiles(
+        files=tuple(sorted(files, key=lambda file: file.key)),
+        failed=tuple(sorted(failed, key=lambda failure: failure.key)),
+        passed_over=tuple(sorted(passed_over, key=lambda one: one.key)),
+    )
+
+
+def _leads_to_file_in(root: Path, link: Path) -> bool:
+    """Whether a link leads to a file below `root`, and not to nothing, or in a circle."""
+    try:
+        return link.resolve().is_relative_to(root) and link.is_file()
+    except OSError:
+        # There may be a file; reading it says why it cannot be read.
+        return True
+    except RuntimeError:
+        # What Path.resolve raises for a circle, up to Python 3.12.
+        return False
+
+
+def _unreadable(path: Path, exc: OSError) -> DocumentError:
+    return DocumentError(
+        f"{path} cannot be read ({exc.strerror}); check the path and its rights.",
+        reason="unreadable",
+    )

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import yaml
 
+from ragpg.errors import DocumentError
+
 _SIZE_MAX = 100_000  # characters; a longer block is no front matter but a document with rules
 _YAML: Final = re.compile(
     r"---[ \t]*(?:\r\n?|\n)(?P<body>.*?)^(?:---|\.\.\.)[ \t]*(?:\r\n?|\n|\Z)",
@@ -17,7 +19,8 @@ _YAML: Final = re.compile(
 _TOML: Final = re.compile(
     r"\+\+\+[ \t]*(?:\r\n?|\n)(?P<body>.*?)^\+\+\+[ \t]*(?:\r\n?|\n|\Z)", re.DOTALL | re.MULTILINE
 )
-_PAIR = re.compile(r"^([A-Za-z_][\w .-]*?)[ \t]*[:=][ \t]*(.*?)[ \t]*$", re.MULTILINE)
+# Behind a rule comes an empty line or a sentence; behind the mark of front matter a name.
+_PAIR: Final = re.compile(r"(?:#.*\n)*[\w\"'][\w .\"'-]*[:=]")
 
 
 class _Loader(yaml.SafeLoader):
@@ -40,31 +43,41 @@ _Loader.add_implicit_resolver(
 )
 
 
-def split_front_matter(text: str) -> tuple[Mapping[Any, Any], str]:
+def split_front_matter(text: str, *, key: str) -> tuple[Mapping[Any, Any], str]:
     """The values and the body after them; no values and all of the text where there are none.
 
-    A block that is not valid YAML or TOML but has `name: value` lines is read line by line, as
-    text. One that has none is not front matter, and stays.
+    Raises DocumentError for a block that begins with a `name:` line and cannot be read: what its
+    values were meant to be is not guessed. Another block is no front matter, and stays.
     """
     head = text[: _SIZE_MAX + 10]
     match = _YAML.match(head) or _TOML.match(head)
     if match is None:
         return {}, text
-    values = _read(match["body"], toml=text.startswith("+++"))
+    values = _read(match["body"], toml=text.startswith("+++"), key=key)
     return ({}, text) if values is None else (values, text[match.end() :])
 
 
-def _read(body: str, *, toml: bool) -> Mapping[Any, Any] | None:
+def _read(body: str, *, toml: bool, key: str) -> Mapping[Any, Any] | None:
     body = body.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     values: Any
     try:
         values = tomllib.loads(body) if toml else yaml.load(body, Loader=_Loader)  # noqa: S506
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, ValueError, TypeError, RecursionError):
-        return _lines(body)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:
+        if _PAIR.match(body) is None:
+            return None
+        raise DocumentError(
+            f"The front matter of {key} is no valid {'TOML' if toml else 'YAML'} ({_why(exc)});"
+            " mend it (quote a value that holds a colon, say), or remove it.",
+            reason="front_matter",
+        ) from exc
     if values is None:
         return {}
     return values if isinstance(values, Mapping) else None
 
 
-def _lines(body: str) -> Mapping[str, str] | None:
-    return {name: value.strip("\"'") for name, value in _PAIR.findall(body)} or None
+def _why(exc: Exception) -> str:
+    """What is wrong, and in YAML on which line of the file; one line."""
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        # Counted from 0, below the line that opens the block.
+        return f"line {exc.problem_mark.line + 2}: {exc.problem}"
+    return " ".join(str(exc).split())

@@ -14,7 +14,7 @@ def parse_markdown(content: bytes, *, key: str) -> Document:
 
     The title is the front matter's, else the first heading of level 1, else None.
     """
-    values, body = split_front_matter(decode(content, key=key))
+    values, body = split_front_matter(decode(content, key=key), key=key)
     fields = read_fields(values, key=key)
     fields["title"] = fields["title"] or first_title(markdown_blocks(body))
     return Document(key=key, text=body, media_type="markdown", **fields)

@@ -12,6 +12,9 @@ from ragpg.types import Json
 
 _DEPTH_MAX = 40
 _VALUES_MAX = 20_000
+# As many as a filter can compare with.
+_MAX_DIGITS = 300
+_INTEGER_END = 10**_MAX_DIGITS
 _MODIFIED = ("modified_at", "modified", "updated_at", "updated", "last_updated", "lastmod", "date")
 
 
@@ -77,12 +80,10 @@ def to_json(value: Any, *, key: str) -> Any:
         left[0] -= 1
         if left[0] < 0 or depth > _DEPTH_MAX:
             raise _refused(key, f"more than {_VALUES_MAX} values or {_DEPTH_MAX} levels")
-        if item is None or isinstance(item, (bool, int, str)):
+        if item is None or isinstance(item, (bool, str)):
             return item
-        if isinstance(item, float):
-            if math.isfinite(item):
-                return item
-            raise _refused(key, f"the number {item}, which JSON cannot hold")
+        if isinstance(item, (int, float)):
+            return _number(item, key)
         if isinstance(item, (dt.datetime, dt.date, dt.time)):
             return item.isoformat()
         if isinstance(item, Mapping):
@@ -92,6 +93,15 @@ def to_json(value: Any, *, key: str) -> Any:
         raise _refused(key, f"a value of type {type(item).__name__}, which JSON cannot hold")
 
     return convert(value, 0)
+
+
+def _number(value: float, key: str) -> float:
+    if isinstance(value, int):
+        if abs(value) >= _INTEGER_END:
+            raise _refused(key, f"an integer of more than {_MAX_DIGITS} digits")
+    elif not math.isfinite(value):
+        raise _refused(key, f"the number {value}, which JSON cannot hold")
+    return value
 
 
 def _name(name: Any) -> str:
@@ -134,14 +144,17 @@ def _read_date(value: Any) -> dt.date | None:
 
 
 def read_datetime(value: Any) -> dt.datetime | None:
-    """The moment, with its zone, or in UTC where none is given; None for what is no date."""
+    """The moment, with its zone, or in UTC where none is given; None for what is no date.
+
+    The year 1 is none: tools write 0001-01-01T00:00:00Z for a date that is not set.
+    """
     if isinstance(value, str):
         try:
             value = dt.datetime.fromisoformat(value.strip())
         except ValueError:
             return None
+    if not isinstance(value, dt.date) or value.year == 1:
+        return None
     if isinstance(value, dt.datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-    if isinstance(value, dt.date):
-        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
-    return None
+    return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)

@@ -47,6 +47,63 @@ end $$;
 comment on function ragpg._own_filter(integer, jsonpath) is
     'The filter behind a condition on the collection, without which an index recheck or the planner would evaluate it on rows of other tenants, whose content errors and time could then tell.';
 
+create or replace function ragpg._check_recipe(recipe jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    required constant text[] := array[
+        'embedding_provider', 'embedding_model', 'dimensions', 'embedding_dtype',
+        'context_provider', 'context_model', 'context_prompt_version', 'glossary',
+        'splitter', 'max_tokens', 'overlap_tokens', 'language'];
+    optional constant text[] := array['context_reuse', 'failed_contexts', 'whole_corpus_tokens'];
+    unknown text;
+    missing text;
+    language regconfig;
+begin
+    if coalesce(jsonb_typeof(_check_recipe.recipe), 'null') <> 'object' then
+        raise exception using errcode = 'RG009',
+            message = 'a recipe is a JSON object',
+            hint = format('Give it the keys %s.', array_to_string(required, ', '));
+    end if;
+    select string_agg(quote_literal(given.key), ', ' order by given.key) into unknown
+      from jsonb_object_keys(_check_recipe.recipe) as given(key)
+     where given.key <> all (required || optional);
+    if unknown is not null then
+        raise exception using errcode = 'RG009',
+            message = format('a recipe has no key %s', unknown),
+            hint = format('Its keys are %s.', array_to_string(required || optional, ', '));
+    end if;
+    select string_agg(wanted.key, ', ' order by wanted.place) into missing
+      from unnest(required) with ordinality as wanted(key, place)
+     where _check_recipe.recipe ->> wanted.key is null;
+    if missing is not null then
+        raise exception using errcode = 'RG009',
+            message = format('the recipe lacks %s', missing),
+            hint = 'Give them, or copy the recipe of a collection that there is, in ragpg.collection.';
+    end if;
+    begin
+        language := (_check_recipe.recipe ->> 'language')::regconfig;
+    exception when undefined_object or invalid_schema_name or invalid_name or syntax_error
+        or numeric_value_out_of_range then
+        null;
+    end;
+    -- A number is read as an oid, whether there is one or not.
+    if language is null or not exists (select from pg_ts_config where pg_ts_config.oid = language)
+    then
+        raise exception using errcode = 'RG009',
+            message = format('language %L is no text search configuration of this server',
+                             _check_recipe.recipe ->> 'language'),
+            hint = format('Use simple, or one of %s.',
+                          (select string_agg(pg_ts_config.cfgname::text, ', ' order by cfgname)
+                             from pg_ts_config
+                            where pg_ts_config.cfgnamespace = 'pg_catalog'::regnamespace
+                              and pg_ts_config.cfgname <> 'simple'));
+    end if;
+end $$;
+comment on function ragpg._check_recipe(jsonb) is
+    'Raises RG009 for a recipe that lacks a key, has one that no recipe has, or names a language that this server does not know.';
+
 create or replace function ragpg.create_collection(name text, recipe jsonb) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -55,6 +112,7 @@ declare
     tenant integer := ragpg.current_tenant();
     made_id integer;
 begin
+    perform ragpg._check_recipe(create_collection.recipe);
     perform pg_catalog.pg_advisory_xact_lock(hashtextextended('ragpg.collection', tenant));
     if exists (
         select from ragpg.collection_alias
@@ -67,18 +125,20 @@ begin
     insert into ragpg.collection (
         tenant_id, name, embedding_provider, embedding_model, dimensions, embedding_dtype,
         context_provider, context_model, context_prompt_version, glossary,
-        splitter, max_tokens, overlap_tokens, language, context_reuse, failed_contexts)
+        splitter, max_tokens, overlap_tokens, language, context_reuse, failed_contexts,
+        whole_corpus_tokens)
     select tenant, create_collection.name,
            given.embedding_provider, given.embedding_model, given.dimensions, given.embedding_dtype,
            given.context_provider, given.context_model, given.context_prompt_version, given.glossary,
            given.splitter, given.max_tokens, given.overlap_tokens, given.language,
-           coalesce(given.context_reuse, 'chunk'), coalesce(given.failed_contexts, 'publish')
+           coalesce(given.context_reuse, 'chunk'), coalesce(given.failed_contexts, 'publish'),
+           coalesce(given.whole_corpus_tokens, 20000)
       from jsonb_to_record(create_collection.recipe) as given(
                embedding_provider text, embedding_model text, dimensions integer,
                embedding_dtype text, context_provider text, context_model text,
                context_prompt_version integer, glossary text, splitter text,
                max_tokens integer, overlap_tokens integer, language text,
-               context_reuse text, failed_contexts text)
+               context_reuse text, failed_contexts text, whole_corpus_tokens integer)
         on conflict on constraint collection_name_unique do nothing
     returning collection.collection_id into made_id;
     if made_id is null then
@@ -89,7 +149,7 @@ begin
     return made_id;
 end $$;
 comment on function ragpg.create_collection(text, jsonb) is
-    'Makes a collection of the current tenant under this recipe and returns its number. Raises RG006 when the name is taken.';
+    'Makes a collection of the current tenant under this recipe and returns its number. Keys of the recipe, all of them needed: embedding_provider, embedding_model, dimensions, embedding_dtype (float, int8), context_provider, context_model, context_prompt_version, glossary, splitter (section, fixed, semantic, whole), max_tokens, overlap_tokens, language; those that may be left out: context_reuse (chunk, document), failed_contexts (publish, hold), whole_corpus_tokens (20000). What each means is in the comments of ragpg.collection''s columns. Raises RG006 when the name is taken, RG009 for another key, one that lacks, or an unknown language.';
 
 create or replace function ragpg.set_alias(alias text, collection text) returns void
 language plpgsql volatile security definer

@@ -59,6 +59,7 @@ declare
     gone bigint[];
     added bigint[];
     refiled bigint[];
+    misfit record;
 begin
     -- In the order of their keys, so that two calls with common documents never wait in a circle.
     with locked as (
@@ -80,6 +81,23 @@ begin
                 group by staged_chunk.document_key
                having bool_and(staged_chunk.embedding is not null)
            ) as complete;
+    select staged_chunk.document_key, staged_chunk.position, collection.dimensions,
+           vector_dims(staged_chunk.embedding) as given
+      into misfit
+      from ragpg.staged_chunk
+      join ragpg.collection
+        on collection.tenant_id = tenant and collection.collection_id = home
+     where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+       and staged_chunk.document_key = any (ready)
+       and vector_dims(staged_chunk.embedding) <> collection.dimensions
+     order by staged_chunk.document_key, staged_chunk.position
+     limit 1;
+    if found then
+        raise exception using errcode = 'RG005',
+            message = format('chunk %s of document %L has a vector of %s dimensions, the collection holds %s',
+                             misfit.position, misfit.document_key, misfit.given, misfit.dimensions),
+            hint = 'Embed it with the model of the collection''s recipe.';
+    end if;
 
     insert into ragpg.document as known (
         tenant_id, collection_id, key, revision, text, content_hash, title, source, tags, metadata,
@@ -265,7 +283,7 @@ begin
        and staged_document.key = any (ready);
 end $$;
 comment on function ragpg.publish_documents(text, text[], uuid[]) is
-    'Makes staged documents live, each whole, all in this transaction; a row for each, in the given order. state: published, superseded (claimed by a newer ingest) or incomplete (a chunk has no vector, or there is none); the last two are left as they are.';
+    'Makes staged documents live, each whole, all in this transaction; a row for each, in the given order. state: published, superseded (claimed by a newer ingest) or incomplete (a chunk has no vector, or there is none); the last two are left as they are. Raises RG005 for a vector of the wrong length.';
 
 create or replace function ragpg.publish(collection text, document_key text, claim uuid)
 returns table (document_id bigint, revision integer, chunks integer, kept_chunks integer)

@@ -1,0 +1,142 @@
+"""What a caller may pass: a check gives the value back, or raises InputError with a next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Literal, cast, get_args, get_origin, get_type_hints
+
+from ragpg.errors import InputError
+from ragpg.types import Hits, Recipe
+
+MAX_K = 1000
+MAX_NAME = 200
+MAX_CHUNK_ID = 2**63 - 1
+# Largest integer of Postgres, in which the sizes of a recipe are stored.
+_MAX_INTEGER = 2_147_483_647
+# Least and greatest of a recipe's integers. The greatest vector is that of halfvec with an index.
+_RANGES = {
+    "dimensions": (1, 4000),
+    "context_prompt_version": (0, _MAX_INTEGER),
+    "max_tokens": (1, _MAX_INTEGER),
+    "overlap_tokens": (0, _MAX_INTEGER),
+    "whole_corpus_tokens": (0, _MAX_INTEGER),
+}
+_LONGEST_SHOWN = 60
+_MAY_BE_EMPTY = frozenset({"glossary"})
+
+
+def checked_count(name: str, value: object, *, least: int = 1, greatest: int = MAX_K) -> int:
+    """A whole number from `least` to `greatest`; True and 2.0 are none."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
+        raise InputError(
+            f"{name} is {shown(value)}, it must be {least} to {greatest}; give a whole number"
+        )
+    return value
+
+
+def checked_text(name: str, value: object) -> str:
+    """A str; bytes are none."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {shown(value)}; give it as text (str)")
+    return value
+
+
+def checked_key(value: object) -> str:
+    """The key of a document, as text that Postgres can hold."""
+    key = checked_text("key", value)
+    if not _storable(key):
+        raise InputError("the key holds NUL or half a character, so no document has it; mend it")
+    return key
+
+
+def checked_chunk_ids(name: str, values: object) -> list[int]:
+    """The numbers of chunks."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(f"{name} is {shown(values)}; give a list of chunk ids")
+    return [
+        checked_count(f"{name}[{place}]", value, greatest=MAX_CHUNK_ID)
+        for place, value in enumerate(values)
+    ]
+
+
+def checked_texts(name: str, values: object) -> list[str]:
+    """The texts of a list or another sequence; a single str is no list of them."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise InputError(f"{name} is {shown(values)}; give a list of texts")
+    return [checked_text(f"{name}[{place}]", value) for place, value in enumerate(values)]
+
+
+def checked_name(what: str, value: object) -> str:
+    """The name of a tenant, a collection or an alias: 1 to 200 characters, not all blank."""
+    name = checked_text(what, value)
+    if not name.strip() or len(name) > MAX_NAME or not _storable(name):
+        raise InputError(
+            f"{what} is {shown(name)} of {len(name)} characters; give 1 to {MAX_NAME} characters"
+            " that are not all blank, without NUL and half characters"
+        )
+    return name
+
+
+def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> object:
+    """One of these texts."""
+    if value not in choices:
+        raise InputError(f"{name} is {shown(value)}; it may be {', '.join(map(repr, choices))}")
+    return value
+
+
+def checked_hits(value: object) -> Hits:
+    """What a search returned."""
+    if not isinstance(value, Hits):
+        raise InputError(f"hits is {shown(value)}; give the ragpg.Hits of retrieve or search")
+    return value
+
+
+def checked_recipe(recipe: object) -> Recipe:
+    """A recipe of which each field has its type and its range.
+
+    Whether the server knows its language, and whether there is a provider for it, is asked
+    elsewhere.
+    """
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"the recipe is {shown(recipe)}; give a ragpg.Recipe")
+    kinds = get_type_hints(Recipe)
+    for each in fields(Recipe):
+        _check_field(each.name, kinds[each.name], getattr(recipe, each.name))
+    if recipe.overlap_tokens >= recipe.max_tokens:
+        raise InputError(
+            f"overlap_tokens is {recipe.overlap_tokens} and max_tokens {recipe.max_tokens}; an"
+            " overlap is smaller than a chunk, so give both, such as"
+            f" Recipe(max_tokens={recipe.max_tokens}, overlap_tokens={recipe.max_tokens // 8})"
+        )
+    return recipe
+
+
+def _check_field(name: str, kind: object, value: object) -> None:
+    if kind is int:
+        least, greatest = _RANGES[name]
+        checked_count(name, value, least=least, greatest=greatest)
+    elif get_origin(kind) is Literal:
+        checked_choice(name, value, get_args(kind))
+    elif not _storable(checked_text(name, value)):
+        raise InputError(f"{name} holds NUL or half a character, which is not stored; remove it")
+    elif name not in _MAY_BE_EMPTY and not cast("str", value).strip():
+        raise InputError(f"{name} is {shown(value)}; name one, or leave the field at its default")
+
+
+def _storable(text: str) -> bool:
+    """Whether Postgres can hold it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def shown(value: object) -> str:
+    """The value as a message shows it: short, and with its type where that is the point."""
+    text = repr(value)
+    if len(text) > _LONGEST_SHOWN:
+        text = f"{text[: _LONGEST_SHOWN - 3]}..."
+    plain = isinstance(value, str | int | float | None)
+    return text if plain else f"{type(value).__name__} {text}"
