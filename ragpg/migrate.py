@@ -12,14 +12,20 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 
 from ragpg.database import (
     SCHEMA_REVISION,
+    SQLALCHEMY_DRIVER,
     function_files,
     functions_digest,
     judge_schema,
-    pgvector_warnings,
-    sqlalchemy_url,
     translated,
 )
+from ragpg.dsn import connect_args
 from ragpg.errors import ConfigurationError, SchemaOutdated
+from ragpg.server_checks import (
+    KNOWS_LETTERS,
+    judge_server,
+    locale_warnings,
+    pgvector_warnings,
+)
 
 # Any number that no other program on the server uses; "ragpg" in ASCII.
 MIGRATION_LOCK = 0x7261677067
@@ -54,7 +60,7 @@ def migrate(url: str) -> MigrationReport:
     nothing to do and say so. All or nothing: revisions and functions share one transaction. Raises
     SchemaTooNew, ConfigurationError, DatabaseError.
     """
-    engine = create_engine(sqlalchemy_url(url), poolclass=NullPool)
+    engine = create_engine(SQLALCHEMY_DRIVER, poolclass=NullPool, connect_args=connect_args(url))
     with translated(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:lock)"), {"lock": MIGRATION_LOCK})
         connection.commit()
@@ -120,6 +126,10 @@ def _prepare(connection: Connection) -> None:
         connection.execute(text("grant ragpg_owner to current_user"))
     if not connection.scalar(text("select true from pg_extension where extname = 'vector'")):
         _driver(connection).execute("create extension vector")
+    judge_server(
+        connection.scalar(text("select current_setting('server_version_num')::integer")) or 0,
+        _pgvector(connection),
+    )
     for schema in SCHEMAS:
         known = text("select true from pg_namespace where nspname = :name")
         if not connection.scalar(known, {"name": schema}):
@@ -140,8 +150,15 @@ def _apply_functions(connection: Connection) -> None:
 
 
 def _warnings(connection: Connection) -> tuple[str, ...]:
-    version = connection.scalar(text("select extversion from pg_extension where extname='vector'"))
-    return pgvector_warnings(str(version))
+    return (
+        *pgvector_warnings(_pgvector(connection)),
+        *locale_warnings(knows_letters=connection.scalar(text(KNOWS_LETTERS))),
+    )
+
+
+def _pgvector(connection: Connection) -> str:
+    statement = text("select extversion from pg_extension where extname = 'vector'")
+    return str(connection.scalar(statement))
 
 
 def _driver(connection: Connection) -> Any:

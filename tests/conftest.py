@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,10 @@ for name in [name for name in os.environ if name.startswith("RAGPG_")]:
 for name in ("VOYAGE_API_KEY", "ANTHROPIC_API_KEY", "CO_API_KEY", "CO_API_URL"):
     os.environ.pop(name, None)
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+# The locale of the test server; that of the environment may not be installed.
+for name in ("en_US.UTF-8", "C.UTF-8"):
+    with suppress(locale.Error):
+        os.environ["LC_ALL"] = locale.setlocale(locale.LC_CTYPE, name)
 
 SERVICE_ROLE = "ragpg_test_service"
 READER_ROLE = "ragpg_test_reader"

@@ -6,16 +6,19 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import psycopg
 import pytest
 from psycopg import sql
+from pydantic import SecretStr
 
-from ragpg import errors
+from ragpg import doctor, errors
 from ragpg.database import SCHEMA_REVISION, Database
 from ragpg.migrate import MigrationReport, migrate
+from ragpg.settings import Settings
 from tests.conftest import SERVICE_ROLE, with_database
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +36,9 @@ def empty(server_url: str, template: str) -> Iterator[str]:
 
 def test_an_empty_database_is_migrated_once_and_then_left_alone(server_url, empty):
     url = with_database(server_url, empty)
-    assert migrate(url) == MigrationReport(
+    first = migrate(url)
+    # A server with an old pgvector has warnings of its own.
+    assert replace(first, warnings=()) == MigrationReport(
         found=None, revision=SCHEMA_REVISION, functions_applied=True
     )
     again = migrate(url)
@@ -143,3 +148,37 @@ def test_an_owner_and_a_role_that_bypasses_policies_are_refused_as_the_service(
 def test_a_database_that_is_not_there_is_one_sentence_with_a_next_step():
     with pytest.raises(errors.DatabaseUnavailable, match="check RAGPG_DATABASE_URL"):
         open_and_close("postgresql://ragpg_service@127.0.0.1:1/ragpg")
+
+
+def test_a_database_whose_pgvector_is_too_old_is_refused_and_left_as_it_was(server_url, empty):
+    url = with_database(server_url, empty)
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("create extension vector")
+        conn.execute("update pg_extension set extversion = '0.7.4' where extname = 'vector'")
+        with pytest.raises(errors.ConfigurationError, match=r"pgvector 0\.7\.4.* needs 0\.8"):
+            migrate(url)
+        assert conn.execute("select to_regnamespace('ragpg')").fetchone() == (None,)
+    assert finding("pgvector", url).state == "failed"
+
+
+def finding(name: str, url: str) -> doctor.Finding:
+    findings = anyio.run(doctor.examine, Settings(database_url=SecretStr(url)))
+    (found,) = [one for one in findings if one.name == name]
+    return found
+
+
+def test_a_locale_that_knows_no_letters_but_a_to_z_is_warned_of(server_url, template):
+    name = f"ragpg_locale_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(
+            sql.SQL("create database {} template template0 locale_provider libc locale 'C'").format(
+                sql.Identifier(name)
+            )
+        )
+        try:
+            warnings = migrate(with_database(server_url, name)).warnings
+            locale = finding("locale", with_database(server_url, name))
+        finally:
+            conn.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+    assert "the locale of this database knows no letters but A to Z" in warnings[-1]
+    assert locale == doctor.Finding(name="locale", state="warning", message=warnings[-1])

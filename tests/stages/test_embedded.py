@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from ragpg import errors
+from ragpg import embedded, errors
 from ragpg.embedded import data_directory, embedded_state, start_embedded
 
 HOLD = (
@@ -22,6 +24,15 @@ HOLD = (
     "start_embedded(Path(sys.argv[1]))\n"
     "print('ready', flush=True)\n"
     "sys.stdin.read()\n"
+)
+ASK_LETTERS = (
+    "import os, sys\n"
+    "from pathlib import Path\n"
+    "import psycopg\n"
+    "from ragpg.embedded import start_embedded\n"
+    "with psycopg.connect(start_embedded(Path(sys.argv[1])).service_url) as conn:\n"
+    "    letters = conn.execute(\"select lower('É') = 'é'\").fetchone()[0]\n"
+    "print(letters, os.environ['LC_ALL'])\n"
 )
 
 
@@ -82,6 +93,35 @@ def test_it_runs_as_root_as_an_ordinary_user_of_the_system(home):
     pid = embedded_state(home).pid
     assert Path(f"/proc/{pid}").stat().st_uid != 0
     release(process)
+
+
+@pytest.mark.parametrize("locale", ["C", "xx_YY.UTF-8"])
+def test_the_environments_locale_does_not_matter(home, locale):
+    # The second is not installed, as after ssh to a slim container, and initdb would fail.
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_LETTERS, str(home)],
+        env=os.environ | {"LC_ALL": locale},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert asked.stdout == f"True {locale}\n"
+
+
+def test_a_database_takes_the_second_locale_where_the_first_is_not_installed(
+    server_url, monkeypatch
+):
+    name = f"ragpg_locale_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        monkeypatch.setattr(embedded, "CTYPES", ("xx_YY.UTF-8", os.environ["LC_ALL"]))
+        embedded.create_database(conn, name)
+        found = conn.execute("select datctype from pg_database where datname = %s", [name])
+        assert found.fetchone() == (os.environ["LC_ALL"],)
+        conn.execute(f"drop database {name}")
+        monkeypatch.setattr(embedded, "CTYPES", ("xx_YY.UTF-8",))
+        with pytest.raises(psycopg.errors.WrongObjectType):
+            embedded.create_database(conn, name)
 
 
 def test_a_home_that_cannot_be_made_names_the_setting(home):
