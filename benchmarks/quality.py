@@ -1,11 +1,13 @@
-"""Quality on judged data: each arm, fusion and rerank, weights chosen on one half of the queries.
+"""Quality on judged data: each arm, fusion and rerank, beside the figures of another pipeline.
 
-    python -m benchmarks.quality DIR... [--contexts none|rule]
+    python -m benchmarks.quality DIR... [--contexts none|title|rule|given] [--lang en de..] [--every 3]
+        [--fixed]
 
-Reads folders as `ragpg evaluate` does. Prints Pass@5/10/20 in percent (the share of a query's
-relevant ids in the top k), checks that the SQL ranking of the lexical arm is that of BM25 computed in
-Python on the same lexemes, and writes benchmarks/results/quality_<folder>.json. Weights are chosen by
-Pass@10 on the even queries and reported on the odd ones.
+Prints Pass@5/10/20 and 150 in percent (the share of a query's relevant ids in the top k; 150 is what
+a reranker gets), checks the SQL ranking of the lexical arm against BM25 computed in Python, and writes
+benchmarks/results/quality_<name>_<contexts>.json. `--lang` takes the documents and queries of one
+metadata.lang, in a collection of its own with the tokenizer of that language. `--contexts rule` is the
+default recipe, `given` takes contexts.jsonl. `--fixed` cuts every 300 tokens, not at headings.
 """
 
 from __future__ import annotations
@@ -14,32 +16,46 @@ import argparse
 import asyncio
 import json
 import math
+import re
 import tempfile
-import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from benchmarks.machine import machine
+from benchmarks.quality_bm25 import same_ranking
+from benchmarks.quality_parts import CONFIGURATIONS, Part, parts, recut
+from benchmarks.quality_reference import (
+    BLEND,
+    BLEND_50,
+    BM25,
+    BM25_50,
+    DEFAULT,
+    DENSE,
+    DENSE_50,
+    EQUAL,
+    reference,
+)
+from benchmarks.quality_titles import TitleWriter
 from ragpg import ladder, rerank, retrieve
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
-from ragpg.evaluate import evaluate
-from ragpg.evaluation_data import read_evaluation
+from ragpg.evaluate import Measures, evaluate
+from ragpg.evaluation_data import Query
 from ragpg.fanout import fan_out
 from ragpg.providers.blend import BlendReranker
-from ragpg.retrieve import Weights
+from ragpg.retrieve import DEPTH, Weights
 from ragpg.settings import Settings
-from ragpg.types import Hit, Hits
+from ragpg.types import Hit, Hits, Recipe
 
-MEASURES = ("pass@5", "pass@10", "pass@20")
+MEASURES = ("pass@5", "pass@10", "pass@20", "pass@150")
+# What weights are told apart by: the answer alone, and what a reranker is sent.
+WEIGHED_BY = ("pass@10", "pass@150")
 DENSE_WEIGHTS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.67, 2.5, 5.0)
-DEPTH = 150
-K1, B = 1.2, 0.75
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -51,7 +67,7 @@ async def hits_of(
     """All fused candidates of every query, each with its ranks and scores in both arms."""
     found: dict[str, Hits] = {}
 
-    async def one(query) -> None:
+    async def one(query: Query) -> None:
         handle = handles.get(plan.tenant_of(query))
         if handle is None:
             return
@@ -89,7 +105,7 @@ def cut(hit: Hit) -> Hit:
 def ranked(hits: Hits, dense: float, lexical: float) -> Hits:
     """The same candidates, fused with other weights."""
 
-    def fused(hit) -> float:
+    def fused(hit: Hit) -> float:
         score = 0.0
         if hit.dense_rank is not None:
             score += dense / (60 + hit.dense_rank)
@@ -103,167 +119,150 @@ def ranked(hits: Hits, dense: float, lexical: float) -> Hits:
     return replace(hits, hits=tuple(ordered))
 
 
-def figures(
-    plan: ladder.Plan, runs: Mapping[str, Hits], keep=lambda _query_id: True
-) -> list[float]:
-    """Pass@5/10/20 in percent over the queries that are kept."""
-    qrels = [qrel for qrel in plan.data.qrels if keep(qrel.query_id)]
+def within(hits: Hits, count: int, scores: str) -> Hits:
+    """The first hits, best first by the scores of one arm."""
+
+    def place(hit: Hit) -> tuple[float, int]:
+        score = getattr(hit, scores)
+        return (math.inf if score is None else -score, hit.chunk_id)
+
+    return replace(hits, hits=tuple(sorted(hits.hits[:count], key=place)))
+
+
+def measured(plan: ladder.Plan, runs: Mapping[str, Hits]) -> Measures:
+    """The measures of all queries."""
     ids = {query_id: plan.ids(hits) for query_id, hits in runs.items()}
-    mean = evaluate(qrels, ids, MEASURES, twins=plan.data.twins).mean
-    return [100 * mean[name] for name in MEASURES]
+    return evaluate(plan.data.qrels, ids, MEASURES, twins=plan.data.twins)
 
 
-async def same_ranking(
-    plan: ladder.Plan, handles: Mapping[str, AsyncCollection]
-) -> tuple[int, int]:
-    """How many queries have the SQL top 150 that Python's BM25 gives, and how many were asked."""
-    same = asked = 0
-    for tenant, handle in handles.items():
-        async with handle.transaction() as conn:
-            cursor = await conn.execute(
-                "select chunk_id, (select array_agg(lexeme || ' ' || coalesce(cardinality(positions), 1))"
-                " from unnest(ragpg.tokenize(ragpg.contextualized(context, table_header, text))))"
-                " from ragpg.chunk where collection_id = ragpg.collection_number(%s)",
-                [handle.name],
-            )
-            counts = {
-                chunk_id: Counter(
-                    {
-                        entry.rsplit(" ", 1)[0]: int(entry.rsplit(" ", 1)[1])
-                        for entry in entries or []
-                    }
-                )
-                for chunk_id, entries in await cursor.fetchall()
-            }
-            for query in plan.data.queries:
-                if plan.tenant_of(query) != tenant:
-                    continue
-                cursor = await conn.execute(
-                    "select array_agg(lexeme || ' ' || cardinality(positions)) from unnest(ragpg.tokenize(%s))",
-                    [query.text],
-                )
-                row = await cursor.fetchone()
-                terms = Counter(
-                    {e.rsplit(" ", 1)[0]: int(e.rsplit(" ", 1)[1]) for e in (row[0] or [])}
-                )
-                cursor = await conn.execute(
-                    "select chunk_id, score from ragpg.search_lexical(%s, %s, 150) order by rank",
-                    [handle.name, query.text],
-                )
-                got = await cursor.fetchall()
-                wanted = bm25(counts, terms)[:150]
-                asked += 1
-                same += agree(got, wanted)
-    return same, asked
+async def blended(hits: Mapping[str, Hits], count: int) -> dict[str, Hits]:
+    """The first `count` hits of each query, reranked by the sum of z-scores."""
+    return {
+        query_id: await rerank.rerank(
+            replace(one, hits=one.hits[:count]), BlendReranker(), k=2 * DEPTH, timeout_s=60
+        )
+        for query_id, one in hits.items()
+    }
 
 
-def agree(got: Sequence[tuple[int, float]], wanted: Sequence[tuple[int, float]]) -> bool:
-    """Equal scores place by place; equal ids too, except among equal scores."""
-    if len(got) != len(wanted):
-        return False
-    if any(not math.isclose(a[1], b[1], rel_tol=1e-5) for a, b in zip(got, wanted, strict=True)):
-        return False
-    last = wanted[-1][1] if wanted else 0.0
-    clear = {i for i, score in wanted if score > last * (1 + 1e-5)}
-    return clear <= {i for i, _ in got}
+async def rows_of(plan: ladder.Plan, hits: Mapping[str, Hits]) -> dict[str, list[float]]:
+    """Each row's measures in percent."""
+    default = Weights()
+    runs = {
+        DENSE: {i: ranked(one, 1, 0) for i, one in hits.items()},
+        DENSE_50: {i: within(one, 50, "dense_score") for i, one in hits.items()},
+        BM25: {i: ranked(one, 0, 1) for i, one in hits.items()},
+        BM25_50: {i: within(one, 50, "lexical_score") for i, one in hits.items()},
+        EQUAL: hits,
+        DEFAULT: {i: ranked(one, default.dense, default.lexical) for i, one in hits.items()},
+        BLEND_50: await blended(hits, 50),
+        BLEND: await blended(hits, 2 * DEPTH),
+    }
+    return {
+        name: [100 * measured(plan, run).mean[measure] for measure in MEASURES]
+        for name, run in runs.items()
+    }
 
 
-def bm25(counts: Mapping[int, Counter[str]], terms: Counter[str]) -> list[tuple[int, float]]:
-    """Every matching chunk with its score, best first; Lucene's idf."""
-    lengths = {chunk: sum(counter.values()) for chunk, counter in counts.items()}
-    average = sum(lengths.values()) / max(len(lengths), 1)
-    frequency = {term: sum(term in counter for counter in counts.values()) for term in terms}
-    scores: dict[int, float] = defaultdict(float)
-    for term, times in terms.items():
-        idf = math.log(1 + (len(counts) - frequency[term] + 0.5) / (frequency[term] + 0.5))
-        for chunk, counter in counts.items():
-            if tf := counter.get(term):
-                norm = K1 * (1 - B + B * lengths[chunk] / average)
-                scores[chunk] += times * idf * tf * (K1 + 1) / (tf + norm)
-    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+def weights_of(plan: ladder.Plan, hits: Mapping[str, Hits]) -> dict[str, dict[str, list[float]]]:
+    """By dense weight and measure a fraction for each judged query, in the order of the file."""
+    by_weight = {}
+    judged = {qrel.query_id for qrel in plan.data.qrels}
+    order = [query.id for query in plan.data.queries if query.id in judged]
+    for weight in DENSE_WEIGHTS:
+        by_query = measured(plan, {i: ranked(one, weight, 1) for i, one in hits.items()}).by_query
+        by_weight[str(weight)] = {
+            measure: [round(by_query[query_id][measure], 4) for query_id in order]
+            for measure in WEIGHED_BY
+        }
+    return by_weight
 
 
-async def run(client: AsyncClient, directory: Path, contexts: str) -> dict:
-    """All figures of one folder."""
-    plan = ladder.plan_of(read_evaluation(directory))
-    recipe = client.providers.default_recipe()
+def recipe_of(client: AsyncClient, part: Part, contexts: str) -> Recipe:
+    """The default recipe in the part's language, with other contexts and cuts where asked."""
+    recipe = replace(client.providers.default_recipe(), language=part.language)
+    if part.fixed:
+        recipe = replace(recipe, splitter="fixed", max_tokens=300, overlap_tokens=0)
     if contexts == "none":
-        recipe = replace(recipe, context_provider="none", context_model="none")
+        return replace(recipe, context_provider="none", context_model="none")
+    if contexts == "given":
+        given = ladder.GivenContextWriter
+        return replace(recipe, context_provider=given.provider, context_model=given.model)
+    return recipe
+
+
+async def run(client: AsyncClient, part: Part, contexts: str) -> dict[str, Any]:
+    """All figures of one part."""
+    plan, recipe = part.plan, recipe_of(client, part, contexts)
     made: list[AsyncCollection] = []
-    started = time.perf_counter()
     try:
         handles = await ladder.ingest(client, plan, recipe, made, lambda *_: None)
-        loaded_s = time.perf_counter() - started
         vectors = await ladder.embed_queries(client, plan, recipe)
         hits = await hits_of(plan, handles, vectors)
-        blend = {
-            query_id: await rerank.rerank(one, BlendReranker(), k=2 * DEPTH, timeout_s=60)
-            for query_id, one in hits.items()
-        }
-        rows = {
-            "dense": figures(plan, {i: ranked(h, 1, 0) for i, h in hits.items()}),
-            "BM25": figures(plan, {i: ranked(h, 0, 1) for i, h in hits.items()}),
-            "fused, weights 1 and 1": figures(plan, hits),
-            "blend": figures(plan, blend),
-        }
-        order = {query.id: number for number, query in enumerate(plan.data.queries)}
-        grid = {}
-        for weight in DENSE_WEIGHTS:
-            runs = {i: ranked(h, weight, 1) for i, h in hits.items()}
-            grid[weight] = (
-                figures(plan, runs, lambda i: order[i] % 2 == 0),
-                figures(plan, runs, lambda i: order[i] % 2 == 1),
-            )
-        same, asked = await same_ranking(plan, handles)
+        same, asked = await same_ranking(plan, handles, recipe.language)
     finally:
         for handle in made:
             await handle.drop()
     return {
-        "folder": directory.name,
-        "contexts": recipe.context_provider,
-        "queries": len(plan.data.queries),
+        "name": part.name,
+        "contexts": contexts,
+        "queries": len({qrel.query_id for qrel in plan.data.qrels}),
+        "documents": len(plan.data.documents),
         "level": plan.data.level,
-        "loaded_s": loaded_s,
-        "rows": rows,
-        "weights": {str(weight): {"even": a, "odd": b} for weight, (a, b) in grid.items()},
+        "language": part.language,
+        "rows": await rows_of(plan, hits),
+        "by_weight": weights_of(plan, hits),
         "same_lexical_ranking": [same, asked],
     }
 
 
-def show(result: dict) -> None:
-    """One folder's figures as a table."""
-    print(
-        f"\n{result['folder']}, contexts {result['contexts']}, {result['queries']} queries, by {result['level']}"
-    )
+def show(result: Mapping[str, Any]) -> None:
+    """One part's figures as a table, with the reference's and the difference where there is one."""
+    print(f"\n{result['name']}, contexts {result['contexts']}, {result['queries']} queries")
+    beside = reference(result["name"], result["contexts"])
     for name, values in result["rows"].items():
-        print(f"  {name:24s}" + "".join(f"{value:8.2f}" for value in values))
-    print("  dense weight (lexical 1)   Pass@5/10/20 even queries          odd queries")
-    for weight, halves in result["weights"].items():
-        both = "      ".join(
-            "".join(f"{value:8.2f}" for value in halves[half]) for half in ("even", "odd")
-        )
-        print(f"  {float(weight):24.2f}{both}")
+        line = f"  {name:28s}" + "".join(f"{value:8.2f}" for value in values)
+        for value, other in zip(values, beside.get(name, ()), strict=False):
+            line += f"   {other:.1f} ({value - other:+.1f})"
+        print(line)
     same, asked = result["same_lexical_ranking"]
     print(f"  lexical arm: {same} of {asked} queries have the ranking of BM25 computed in Python")
 
 
 def main() -> None:
+    """Measure every part and write its file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--contexts", choices=("none", "rule"), default="none")
+    parser.add_argument("--contexts", choices=("none", "title", "rule", "given"), default="none")
+    parser.add_argument("--lang", nargs="+", choices=tuple(CONFIGURATIONS), default=[])
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--fixed", action="store_true")
     options = parser.parse_args()
 
     async def everything() -> None:
         with tempfile.TemporaryDirectory(prefix="ragpg-") as home:
-            async with AsyncClient(Settings(home=Path(home), log_searches=False)) as client:
+            settings = Settings(home=Path(home), log_searches=False)
+            writer = TitleWriter() if options.contexts == "title" else None
+            async with AsyncClient(settings, context_writer=writer) as client:
                 for folder in options.folders:
-                    result = await run(client, folder, options.contexts)
-                    show(result)
-                    RESULTS.mkdir(exist_ok=True)
-                    name = f"quality_{folder.name}_{options.contexts}.json"
-                    (RESULTS / name).write_text(json.dumps(machine() | result, indent=1) + "\n")
+                    for part in parts(folder, options.lang, options.every):
+                        cut_part = recut(part) if options.fixed else part
+                        write(await run(client, cut_part, options.contexts))
 
     asyncio.run(everything())
+
+
+def write(result: Mapping[str, Any]) -> None:
+    """Print a result and write its file."""
+    show(result)
+    RESULTS.mkdir(exist_ok=True)
+    name = (
+        re.sub(r"\W+", "-", f"{result['name']}")
+        .replace("-one-question-in", "")
+        .replace("-chunks-of", "")
+    )
+    path = RESULTS / f"quality_{name}_{result['contexts']}.json"
+    path.write_text(json.dumps(machine() | dict(result)) + "\n")
 
 
 if __name__ == "__main__":
