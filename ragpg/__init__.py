@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ragpg.retrieve import Weights
     from ragpg.settings import Settings
     from ragpg.sync import Client, Collection
+
+    __version__: str
     from ragpg.types import (
         Answer,
         AnswerBlock,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         Hit,
         Hits,
         IngestReport,
+        PassedOver,
         Qrel,
         Recipe,
         Usage,
@@ -62,6 +65,7 @@ _HOME = {
         "Hit",
         "Hits",
         "IngestReport",
+        "PassedOver",
         "Qrel",
         "Recipe",
         "Usage",
@@ -89,6 +93,7 @@ __all__ = [
     "Hit",
     "Hits",
     "IngestReport",
+    "PassedOver",
     "Plan",
     "Qrel",
     "Recipe",
@@ -97,6 +102,7 @@ __all__ = [
     "SyncReport",
     "Usage",
     "Weights",
+    "__version__",
     "errors",
     "field",
     "key",
@@ -111,6 +117,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "errors":
         return importlib.import_module("ragpg.errors")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("ragpg")
     if name in _MODULE_OF:
         return getattr(importlib.import_module(f"ragpg.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'ragpg' has no attribute {name!r}")

@@ -91,7 +91,8 @@ class Block:
     """A block `text[start:stop]`; `children` are the blocks that it consists of.
 
     `level` and `title` are a heading's. `header` is the header and delimiter row of the table
-    that a row continues. `faint` blocks (rules, comments, labels) say nothing alone.
+    that a row continues. `faint` blocks (rules, comments, labels) say nothing alone. `rows`, of a
+    table that is no Markdown, are the offsets of its rows; what stands before them is its header.
     """
 
     kind: Kind
@@ -102,6 +103,7 @@ class Block:
     children: tuple[Block, ...] = ()
     header: str = ""
     faint: bool = False
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -231,10 +233,14 @@ def _clipped(block: Block, start: int, stop: int) -> Block:
 
 def table_rows(text: str, table: Block, *, repeat_header: bool) -> list[Block]:
     """A table's rows as blocks; the first holds header, delimiter and the first row."""
-    starts = [*line_starts(text, table.start, table.stop), table.stop]
-    lines = [start for start, stop in pairwise(starts) if not is_blank(text[start:stop])]
-    edges = [table.start, *lines[3:], table.stop]
-    header = text[table.start : lines[2]] if repeat_header and len(lines) > 2 else ""  # noqa: PLR2004
+    if table.rows:
+        rows: Sequence[int] = table.rows
+    else:
+        starts = [*line_starts(text, table.start, table.stop), table.stop]
+        lines = [start for start, stop in pairwise(starts) if not is_blank(text[start:stop])]
+        rows = lines[2:]
+    edges = [table.start, *rows[1:], table.stop]
+    header = text[table.start : rows[0]] if repeat_header and rows else ""
     return [
         Block(kind="row", start=start, stop=stop, header=header if start > table.start else "")
         for start, stop in pairwise(edges)
@@ -243,6 +249,8 @@ def table_rows(text: str, table: Block, *, repeat_header: bool) -> list[Block]:
 
 def table_header(text: str, table: Block) -> str:
     """The header and delimiter row of a table, as they stand."""
+    if table.rows:
+        return text[table.start : table.rows[0]]
     starts = [*line_starts(text, table.start, table.stop), table.stop, table.stop]
     return text[table.start : starts[2]]
 

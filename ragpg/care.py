@@ -6,9 +6,11 @@ import datetime as dt
 from dataclasses import dataclass
 
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
-from ragpg.errors import InputError
+from ragpg.inputs import checked_count
 
 STATEMENTS = statements("care")
+# A thousand years, which the calendar of Postgres can go back.
+MAX_DAYS = 365_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,8 @@ async def stale_documents(
     `unmodified_days` adds those that were last modified so many days ago or earlier. Raises
     CollectionNotFound, InputError.
     """
-    if unmodified_days is not None and unmodified_days < 0:
-        raise InputError(f"unmodified_days is {unmodified_days}; give 0 or more")
+    if unmodified_days is not None:
+        checked_count("unmodified_days", unmodified_days, least=0, greatest=MAX_DAYS)
     return await fetch_all(
         conn,
         STATEMENTS["stale_documents"],

@@ -17,7 +17,9 @@ def stale(
     collection: Collection = "default",
     unmodified_days: Annotated[
         int | None,
-        typer.Option(min=0, help="Also what was last modified so many days ago, or earlier."),
+        typer.Option(
+            min=0, max=365_000, help="Also what was last modified so many days ago, or earlier."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

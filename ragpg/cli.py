@@ -10,13 +10,14 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragpg import care_cli, errors, index_cli, sync_cli, worker_cli
+from ragpg import care_cli, delete_cli, errors, index_cli, sync_cli, worker_cli
 from ragpg.cli_session import AsJson, Collection, Tenant, with_client, with_collection
 
 if TYPE_CHECKING:
@@ -49,16 +50,32 @@ app.command(name="ingest")(sync_cli.ingest)
 app.command(name="sync")(sync_cli.sync)
 app.add_typer(worker_cli.app)
 app.add_typer(care_cli.app)
+app.add_typer(delete_cli.app)
 _options = {"debug": False}
+# As a shell says it: 128 and the number of the signal, SIGINT or SIGTERM.
+INTERRUPTED = 130
+TERMINATED = 143
 
 Where = Annotated[
     str | None, typer.Option("--where", help='A filter as JSON, e.g. {"year": {">=": 2025}}.')
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"ragpg {version('ragpg')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and logs.")] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
 ) -> None:
     """Contextual Retrieval on one Postgres."""
     _options["debug"] = debug
@@ -94,7 +111,7 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.")],
     tenant: Tenant = "default",
     collection: Collection = "default",
-    k: Annotated[int, typer.Option("-k", help="How many hits.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many hits.")] = 20,
     where: Where = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,11 +133,16 @@ def ask(
     query: Annotated[str, typer.Argument(help="The question.")],
     tenant: Tenant = "default",
     collection: Collection = "default",
-    k: Annotated[int, typer.Option("-k", help="How many hits the answer may use.")] = 20,
+    k: Annotated[
+        int,
+        typer.Option(
+            "-k", min=1, max=1000, help="How many hits the answer may use, if not all is read."
+        ),
+    ] = 20,
     where: Where = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search, then answer with citations."""
+    """Search, or read a small collection whole, then answer with citations."""
     from ragpg import terminal
 
     condition = _filter(where)
@@ -250,10 +272,20 @@ def _exit_code(exc: errors.RagpgError) -> int:
     return next((code for kind, code in EXIT_CODES if isinstance(exc, kind)), 1)
 
 
+def _stop(_signal: int, _frame: object) -> None:
+    raise SystemExit(TERMINATED)
+
+
 def main() -> None:
     """Run the command line; an error is one sentence on standard error and an exit code."""
+    # By default SIGTERM ends Python at once, and an embedded server would go on without us.
+    signal.signal(signal.SIGTERM, _stop)
     try:
         app()
+    except SystemExit as exc:
+        if exc.code in (INTERRUPTED, TERMINATED):
+            typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        raise
     except errors.RagpgError as exc:
         if _options["debug"]:
             raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio.to_thread
 
@@ -18,7 +17,7 @@ from ragpg.ingest_sources import parsed
 from ragpg.ingest_tally import IngestProgress
 from ragpg.ingestion import Ingestion
 from ragpg.plan import Plan, Planner
-from ragpg.types import Document, DocumentFailure, IngestReport
+from ragpg.types import Document, DocumentFailure, IngestReport, StrPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class SyncedCollection(CollectionHandle):
 
     async def plan(
         self,
-        folder: Path,
+        folder: StrPath,
         *,
         recontextualize: bool = False,
         batch: bool = False,
@@ -47,11 +46,11 @@ class SyncedCollection(CollectionHandle):
         `progress` is told how many files have been looked at. Raises InputError.
         """
         root = corpus_sync.folder_root(folder)
-        return await self._plan([folder], root, recontextualize, batch, progress)
+        return await self._plan(folder, root, recontextualize, batch, progress)
 
     async def plan_files(
         self,
-        paths: Sequence[Path],
+        paths: StrPath | Iterable[StrPath],
         *,
         recontextualize: bool = False,
         batch: bool = False,
@@ -62,7 +61,7 @@ class SyncedCollection(CollectionHandle):
 
     async def sync(
         self,
-        folder: Path,
+        folder: StrPath,
         *,
         plan: Plan | None = None,
         allow_removals: bool = False,
@@ -84,13 +83,13 @@ class SyncedCollection(CollectionHandle):
         elif plan.root != root:
             raise InputError(f"the plan is of {plan.root}, not of {root}; plan this folder")
         corpus_sync.check_removals(plan, allowed=allow_removals)
-        files = await anyio.to_thread.run_sync(parse.find_files, [folder])
+        found = await anyio.to_thread.run_sync(parse.find_files, folder)
         await self.create()
         known = await self._load()
         how = How(recontextualize=recontextualize, batch=batch, wait=wait, progress=progress)
         return await corpus_sync.apply(
             plan,
-            files,
+            found,
             transaction=self.transaction,
             collection=known.name,
             collection_id=known.collection_id,
@@ -157,13 +156,13 @@ class SyncedCollection(CollectionHandle):
 
     async def _plan(
         self,
-        paths: Sequence[Path],
+        paths: StrPath | Iterable[StrPath],
         root: str | None,
         recontextualize: bool,  # noqa: FBT001  as in the public methods
         batch: bool,  # noqa: FBT001
         progress: Callable[[int], None] | None,
     ) -> Plan:
-        files = await anyio.to_thread.run_sync(parse.find_files, paths)
+        found = await anyio.to_thread.run_sync(parse.find_files, paths)
         providers = self._runtime.providers
         try:
             known = await self._load()
@@ -183,4 +182,4 @@ class SyncedCollection(CollectionHandle):
             batched=batch,
             progress=progress,
         )
-        return await planner.plan(files, root=root)
+        return await planner.plan(found, root=root)

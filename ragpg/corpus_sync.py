@@ -5,16 +5,16 @@ Only documents that a sync of the same folder made are removed or renamed; other
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ragpg import parse
 from ragpg.database import fetch_rows, statements
 from ragpg.errors import ConflictError, InputError, NotFoundError
 from ragpg.plan import REMOVAL_SHARE, Plan
 from ragpg.staging import Transaction
-from ragpg.types import DocumentFailure, IngestReport
+from ragpg.types import DocumentFailure, IngestReport, StrPath
 
 STATEMENTS = statements("sync")
 
@@ -33,11 +33,12 @@ class SyncReport:
     failed: tuple[DocumentFailure, ...] = ()
 
 
-def folder_root(folder: Path) -> str:
+def folder_root(folder: StrPath) -> str:
     """What the sync of a folder goes by: its absolute path. Raises InputError for what is none."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; sync a folder, or ingest single files")
-    return str(folder.resolve())
+    path = parse.as_path(folder)
+    if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises where a folder above is shut
+        raise InputError(f"{path} is not a folder; sync a folder, or ingest single files")
+    return str(path.resolve())
 
 
 def check_removals(plan: Plan, *, allowed: bool) -> None:
@@ -53,7 +54,7 @@ def check_removals(plan: Plan, *, allowed: bool) -> None:
 
 async def apply(
     plan: Plan,
-    files: Sequence[parse.SourceFile],
+    found: parse.FoundFiles,
     *,
     transaction: Transaction,
     collection: str,
@@ -76,31 +77,41 @@ async def apply(
             async with transaction() as conn:
                 await conn.execute(STATEMENTS["rename_document"], moved)
         except (ConflictError, NotFoundError) as exc:
-            failed.append(_conflict(document.key, str(exc)))
-        else:
-            renamed[document.from_key] = document.key
-    in_folder = [file.key for file in files]
+            wanted = moved | {"content_hash": plan.hashes[document.from_key]}
+            async with transaction() as conn:
+                rows = await fetch_rows(conn, STATEMENTS["is_renamed"], wanted)
+            if not rows[0]["done"]:
+                failed.append(_conflict(document.key, str(exc)))
+                continue
+        renamed[document.from_key] = document.key
+    in_folder = [file.key for file in found.files]
     async with transaction() as conn:
         await conn.execute(STATEMENTS["own_keys"], home | {"keys": in_folder})
     changed = set(plan.keys("add", "update", "fail"))
-    report = await ingest([file for file in files if file.key in changed])
+    report = await ingest([file for file in found.files if file.key in changed])
     removed = []
     for key in plan.keys("remove"):
         doomed = home | {"key": key, "content_hash": plan.hashes[key]}
         async with transaction() as conn:
             rows = await fetch_rows(conn, STATEMENTS["delete_version"], doomed)
-        if rows:
+        if rows[0]["gone"]:
             removed.append(key)
         else:
             failed.append(
                 _conflict(key, f"document {key!r} is another than the plan saw; sync again")
             )
     left = {failure.key for failure in failed}
+    unseen = {"keys": [*in_folder, *left], "folders": [failure.key for failure in found.failed]}
     async with transaction() as conn:
-        await conn.execute(STATEMENTS["disown_keys"], home | {"keys": [*in_folder, *left]})
+        await conn.execute(STATEMENTS["disown_keys"], home | unseen)
     unchanged = (*plan.keys("unchanged"), *report.unchanged)
     return SyncReport(
-        ingested=replace(report, unchanged=unchanged),
+        ingested=replace(
+            report,
+            unchanged=unchanged,
+            failed=(*found.failed, *report.failed),
+            passed_over=found.passed_over,
+        ),
         renamed=renamed,
         removed=tuple(removed),
         foreign=tuple(plan.keys("foreign")),

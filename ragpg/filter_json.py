@@ -8,11 +8,12 @@
               | {operator: operand, ..}              all of them
 
 `name` is source, tags, key, modified, or a metadata field; {"field": ["a", "b"], ..} reaches b
-within a, and metadata fields whose name means something here. Operators of metadata: == != < <= >
->= in not_in exists contains prefix between; of source and key: == != in not_in prefix (source:
-exists); of tags: any all none; of modified: == != < <= > >= between exists. An instant in metadata
-is {"at": "2025-01-01"} or {"at": "2025-01-01T08:00:00+02:00"}; modified takes the text alone.
-Unknown names and operators are refused.
+within a, and metadata fields whose name means something here or is that of a field of the document
+itself (title, owner, review_by, expires_at), which no filter reaches. Operators of metadata: == !=
+< <= > >= in not_in exists contains prefix between; of source and key: == != in not_in prefix
+(source: exists); of tags: any all none; of modified: == != < <= > >= between exists. An instant in
+metadata is {"at": "2025-01-01"} or {"at": "2025-01-01T08:00:00+02:00"}; modified takes the text
+alone. Unknown names and operators are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,18 @@ from typing import Any, cast
 
 from ragpg.errors import FilterError
 from ragpg.filter_jsonpath import canonical
-from ragpg.filters import ARGUMENTS, And, Comparison, Filter, Not, Or, Target, comparison, field
+from ragpg.filters import (
+    ARGUMENTS,
+    And,
+    Comparison,
+    Filter,
+    Not,
+    Or,
+    Target,
+    comparison,
+    field,
+    metadata_field,
+)
 
 _TYPED: tuple[Target, ...] = ("source", "tags", "key", "modified")
 # Far below the recursion limits of Python and of Postgres.
@@ -48,7 +60,7 @@ def parse(value: object, *, depth: int = 0) -> Filter:
         if not isinstance(path, list | tuple) or not path:
             raise FilterError(f'\'field\' wants a list of names such as ["a", "b"], not {path!r}')
         tests = {name: operand for name, operand in value.items() if name != "field"}
-        return _joined(_conditions("field", field(*path).path, tests))
+        return _joined(_conditions("field", metadata_field(*path).path, tests))
     parts: list[Filter] = []
     for name, part in value.items():
         parts.extend(_entry(name, part, depth + 1))

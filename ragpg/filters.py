@@ -46,6 +46,20 @@ ARGUMENTS = {
     "collection": "collection",
     "collection_id": "collection",
 }
+# Fields of the document itself, by the name of the Document's field: metadata never holds what they
+# say, so a filter on it would match nothing.
+_NO_FILTER = "no filter reaches it: put what you filter by into the metadata under another name"
+OWN_FIELDS = {
+    "key": "use ragpg.key",
+    "source": "use ragpg.source",
+    "tags": "use ragpg.tags, as in ragpg.tags.any('adr')",
+    "modified_at": "use ragpg.modified",
+    "modified": "use ragpg.modified",
+    "title": _NO_FILTER,
+    "owner": _NO_FILTER,
+    "review_by": _NO_FILTER,
+    "expires_at": _NO_FILTER,
+}
 # A Postgres numeric holds far more, but no JSON writer sends more and the cost of reading it grows.
 _MAX_DIGITS = 300
 
@@ -117,8 +131,21 @@ class Comparison(Filter):
     operand: Any
 
 
+Where = Filter | Mapping[str, Any]
+
+
+def as_filter(where: Where | None) -> Filter | None:
+    """A filter, or the one that its JSON form describes; None stays None. Raises FilterError."""
+    return where if where is None or isinstance(where, Filter) else Filter.from_json(where)
+
+
 def _parts(kind: type[And | Or], where: Filter) -> tuple[Filter, ...]:
     """A chain of one operator is one list, so that its length is no depth."""
+    if not isinstance(where, Filter):
+        raise FilterError(
+            f"{type(where).__name__} is no filter; join with ragpg.Filter.from_json(..), or build"
+            " the filter with ragpg.field(..)"
+        )
     return where.parts if isinstance(where, And | Or) and isinstance(where, kind) else (where,)
 
 
@@ -325,9 +352,22 @@ tags = Tags()
 def field(*path: str) -> Ordered:
     """The metadata field at `path`; `field("a", "b")` is b within a.
 
-    A dot in a name is part of the name. Raises FilterError for `tenant` and `collection`, which are
-    arguments of the call, and for names that begin with @, which are reserved.
+    A dot in a name is part of the name. Raises FilterError for the document's own fields (title,
+    key, source, tags, modified_at, owner, review_by, expires_at), for `tenant` and `collection`,
+    which are arguments of the call, and for names that begin with @, which are reserved.
     """
+    named = metadata_field(*path)
+    own = OWN_FIELDS.get(named.path[0].lower().replace("-", "_"))
+    if own is not None and len(named.path) == 1:
+        raise FilterError(
+            f"{path[0]!r} is the document's own and no metadata; {own} (metadata of this very name"
+            f' is {{"field": ["{path[0]}"], ..}} in Filter.from_json)'
+        )
+    return named
+
+
+def metadata_field(*path: str) -> Ordered:
+    """The same for any name, also where the document has a field of its own of this name."""
     if not path:
         raise FilterError("field() wants the name of a metadata field")
     names = tuple(text("field()", name) for name in path)

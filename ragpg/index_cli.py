@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from ragpg.dense_index import IndexPlan
+    from ragpg.dense_recall import RecallCheck
     from ragpg.settings import Settings
 
 app = typer.Typer(
@@ -17,7 +18,8 @@ app = typer.Typer(
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Memory = Annotated[
-    int | None, typer.Option("--memory-mb", help="maintenance_work_mem of the builds.")
+    int | None,
+    typer.Option("--memory-mb", min=1, max=2_000_000, help="maintenance_work_mem of the builds."),
 ]
 
 
@@ -71,7 +73,7 @@ def apply(memory_mb: Memory = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def recall(
-    queries: Annotated[int, typer.Option(help="Queries per collection.")] = 50,
+    queries: Annotated[int, typer.Option(min=1, max=1000, help="Queries per collection.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Compare the dense arm with the exact scan; the result is in ragpg.index_health."""
@@ -79,10 +81,22 @@ def recall(
     from ragpg.settings import Settings
 
     with owner_url(Settings.from_env()) as url:
-        checks = list(dense_recall.recall(url, queries=queries))
+        found = list(dense_recall.recall(url, queries=queries))
+    checks = [check for check in found if isinstance(check, dense_recall.RecallCheck)]
+    failures = [one for one in found if isinstance(one, dense_recall.RecallFailure)]
     if as_json:
-        typer.echo(terminal.to_json(checks))
-        return
+        typer.echo(terminal.to_json(found))
+    else:
+        _print_recall(checks)
+    for failure in failures:
+        typer.echo(f"failed: {failure.advice}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _print_recall(checks: Sequence[RecallCheck]) -> None:
+    from ragpg import terminal
+
     terminal.print_table(
         ("tenant", "collection", "queries", "plans", "mean recall", "lowest", "advice"),
         [

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import ConflictError, DocumentError
+from ragpg.parse import can_be_stored
 from ragpg.split import split, split_semantic
 from ragpg.staging import Staged, StagedChunk
 from ragpg.types import Document, Recipe, Span
@@ -89,7 +90,8 @@ async def changed(
     """The documents that differ from what is live, and the live hashes by key.
 
     A document of the caller's that was only modified at another time counts as changed; a file
-    does not. Staged versions of unchanged documents are forgotten.
+    does not. So does one of which a context failed: what it lacks is written now. Staged versions
+    of unchanged documents are forgotten.
     """
     keys = [document.key for document in documents]
     rows = await fetch_rows(
@@ -100,6 +102,7 @@ async def changed(
         document
         for document in documents
         if document.key not in live
+        or live[document.key]["gap"]
         or live[document.key]["content_hash"] != content_hash(document)
         or not (from_files or live[document.key]["modified_at"] == document.modified_at)
     ]
@@ -302,7 +305,12 @@ async def stage_failure(
     message: str,
     claim: uuid.UUID | None,
 ) -> None:
-    """Keep why a document is not live, where `ragpg.pending` shows it."""
+    """Keep why a document is not live, where `ragpg.pending` shows it.
+
+    A key under which no document can be stored is left out.
+    """
+    if not can_be_stored(key):
+        return
     await conn.execute(
         STATEMENTS["stage_failure"],
         {

@@ -13,6 +13,11 @@ from ragpg.types import Document, DocumentFailure
 
 async def given(documents: Iterable[Document]) -> AsyncIterator[Document]:
     """These documents, one after the other. Raises InputError for anything else."""
+    if not isinstance(documents, Iterable):
+        raise InputError(
+            f"documents is of type {type(documents).__name__}; give an iterable of ragpg.Document,"
+            " such as a list"
+        )
     for document in documents:
         if not isinstance(document, Document):
             raise InputError(f"{type(document).__name__} is no ragpg.Document; build one")

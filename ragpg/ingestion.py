@@ -15,6 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,6 +27,7 @@ from ragpg.contextualize import contextualize
 from ragpg.database import Connection
 from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
 from ragpg.fanout import fan_out, work_ahead
+from ragpg.in_work import in_work
 from ragpg.index import index
 from ragpg.ingest import (
     ContextsKept,
@@ -119,6 +121,11 @@ class Ingestion:
             yield group
 
     async def _cleaned(self, document: Document) -> Document | None:
+        try:
+            parse.check_key(document.key)
+        except DocumentError as exc:
+            await self._fail(_failure(str(document.key), exc), claim=None)
+            return None
         if document.key in self._tally.seen:
             await self._fail(
                 DocumentFailure(
@@ -153,11 +160,16 @@ class Ingestion:
                 self._tell(document.key, "unchanged")
         staged = await self._stage(different)
         self._tally.add_time("ingest", started)
-        if not self.batched:
-            started = time.perf_counter()
-            staged = await self._contextualize(staged)
-            self._tally.add_time("contextualize", started)
-        await self._make_live(staged, live)
+        async with self._in_work(staged):
+            if not self.batched:
+                started = time.perf_counter()
+                staged = await self._contextualize(staged)
+                self._tally.add_time("contextualize", started)
+            await self._make_live(staged, live)
+
+    def _in_work(self, staged: Sequence[Staged]) -> AbstractAsyncContextManager[None]:
+        # Whoever took documents under claims says itself what became of them.
+        return in_work(self.transaction, self.collection_id, staged, keep_error=not self.claims)
 
     async def _make_live(self, documents: Sequence[Staged], live: Container[str]) -> None:
         """Embed and publish the documents that await no context; `live` are the keys known."""
@@ -201,7 +213,8 @@ class Ingestion:
                     staged = await claim_batched(conn, self.collection_id, key)
                     if staged is not None:
                         group.append(staged)
-            await self._make_live(group, live)
+            async with self._in_work(group):
+                await self._make_live(group, live)
         async with self.transaction() as conn:
             self._tally.waiting[:] = await batched_keys(conn, self.collection_id)
 
@@ -272,7 +285,13 @@ class Ingestion:
             return await reload(conn, self.collection_id, documents)
 
     async def _index(self, documents: Sequence[Staged]) -> list[Staged]:
-        report = await index(self.transaction, self.collection_id, documents, self.embedder)
+        report = await index(
+            self.transaction,
+            self.collection_id,
+            documents,
+            self.embedder,
+            dimensions=self.recipe.dimensions,
+        )
         self._tally.usage += report.usage
         ready = []
         for staged in documents:

@@ -24,7 +24,7 @@ from ragpg.providers.prices import embedding_cost_usd
 from ragpg.split import split
 from ragpg.staging import Transaction
 from ragpg.tokens import count_tokens
-from ragpg.types import Chunk, Document, DocumentFailure, Recipe, Span, Usage
+from ragpg.types import Chunk, Document, DocumentFailure, PassedOver, Recipe, Span, Usage
 
 STATEMENTS = statements("sync")
 # What a context adds to a text that is embedded: the prompt asks for 50 to 100 tokens.
@@ -69,7 +69,9 @@ class Plan:
 
     `live` counts the documents of the collection as it is. `root` is the folder of a sync.
     `oldest_reused_context` is when the oldest context that an updated document keeps was written.
-    `hashes` are what is live under the keys that a sync removes.
+    `hashes` are what is live under the keys that a sync removes or renames. `at_once_usd`, of a
+    plan in batches, is what its contexts would cost without them. A folder that cannot be read
+    fails, by a key that ends in a slash; the live documents below it stay and are not in the plan.
     """
 
     documents: tuple[PlannedDocument, ...]
@@ -79,6 +81,8 @@ class Plan:
     oldest_reused_context: dt.datetime | None = None
     notes: tuple[str, ...] = ()
     hashes: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    at_once_usd: float | None = None
+    passed_over: tuple[PassedOver, ...] = ()
 
     def keys(self, *actions: Action) -> list[str]:
         """The keys of the documents to which one of these happens."""
@@ -103,10 +107,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A live document: what its content is, and the folder that a sync took it from."""
+    """A live document: what its content is, and the folder that a sync took it from.
+
+    `gap` says that writing a context of it failed, which is tried again.
+    """
 
     content_hash: bytes
     root: str | None
+    gap: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,20 +130,24 @@ class Planner:
     batched: bool = False
     progress: Callable[[int], None] | None = None
     _documents: list[PlannedDocument] = field(default_factory=list)
+    _renamed: dict[str, bytes] = field(default_factory=dict)
     _usage: dict[tuple[str, str, str], Usage] = field(default_factory=dict)
     _oldest: dt.datetime | None = None
+    _at_once_usd: float | None = None
 
-    async def plan(self, files: Sequence[parse.SourceFile], *, root: str | None) -> Plan:
+    async def plan(self, found: parse.FoundFiles, *, root: str | None) -> Plan:
         """The plan for these files; with `root` for a sync of that folder, which may remove."""
         live = await self._live()
-        in_folder = {file.key for file in files}
+        in_folder = {file.key for file in found.files}
+        in_folder |= {key for key in live if found.hides(key)}
         gone = {
             key: known
             for key, known in sorted(live.items())
             if root is not None and known.root == root and key not in in_folder
         }
         done = 0
-        async for item in parsed(files):
+        self._documents += [_failed(one.key, one.message) for one in found.failed]
+        async for item in parsed(found.files):
             await self._one(item, live, gone)
             done += 1
             if self.progress is not None:
@@ -154,7 +166,9 @@ class Planner:
             root=root,
             oldest_reused_context=self._oldest,
             notes=self._notes(),
-            hashes={key: known.content_hash for key, known in gone.items()},
+            hashes=self._renamed | {key: known.content_hash for key, known in gone.items()},
+            at_once_usd=self._at_once_usd,
+            passed_over=found.passed_over,
         )
 
     async def _live(self) -> dict[str, Live]:
@@ -165,7 +179,8 @@ class Planner:
                 conn, STATEMENTS["live_versions"], {"collection_id": self.collection_id}
             )
         return {
-            row["key"]: Live(content_hash=row["content_hash"], root=row["root"]) for row in rows
+            row["key"]: Live(content_hash=row["content_hash"], root=row["root"], gap=row["gap"])
+            for row in rows
         }
 
     async def _one(
@@ -178,10 +193,10 @@ class Planner:
             document, _ = parse.clean(item)
             known = live.get(document.key)
             digest = content_hash(document)
-            if known is not None and known.content_hash == digest:
+            if known is not None and known.content_hash == digest and not known.gap:
                 planned = PlannedDocument(key=document.key, action="unchanged")
             elif known is None and (old := _first_of(gone, digest)) is not None:
-                del gone[old]
+                self._renamed[old] = gone.pop(old).content_hash
                 planned = PlannedDocument(key=document.key, action="rename", from_key=old)
             elif known is None and _has_expired(document):
                 planned = PlannedDocument(key=document.key, action="expired")
@@ -261,6 +276,9 @@ class Planner:
         self, document: Document, chunks: Sequence[Chunk], writer: ContextWriter
     ) -> Usage:
         if isinstance(writer, Estimating):
+            if self.batched:
+                at_once = await anyio.to_thread.run_sync(writer.estimate, document, chunks)
+                self._at_once_usd = (self._at_once_usd or 0.0) + (at_once.cost_usd or 0.0)
             return await anyio.to_thread.run_sync(
                 lambda: writer.estimate(document, chunks, batch=self.batched)
             )
@@ -308,6 +326,14 @@ class Planner:
             for one in self._usage.values()
             if one.cost_usd is None
         ]
+        batched = [one.cost_usd for one in self._usage.values() if one.operation == "context"]
+        if self._at_once_usd and batched[0] is not None:
+            saved = 1 - batched[0] / self._at_once_usd
+            notes.append(
+                f"the contexts cost about {batched[0]:.4f} US dollars in batches and"
+                f" {self._at_once_usd:.4f} at once, so batches save {saved:.0%}; with --no-wait"
+                " less, since not every request then finds what another has cached"
+            )
         if self.recipe.splitter == "semantic" and self._usage:
             notes.append(
                 "the semantic splitter embeds every sentence once more, which is not counted here"

@@ -78,7 +78,7 @@ def _taken_in(document: Document, group: dict[str, Document]) -> DocumentFailure
         group[document.key], _ = parse.clean(document)
     except RagpgError as exc:
         reason = exc.reason if isinstance(exc, DocumentError) else "input"
-        return DocumentFailure(key=document.key, reason=reason, message=str(exc))
+        return DocumentFailure(key=str(document.key), reason=reason, message=str(exc))
     return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -20,7 +19,7 @@ from ragpg.collection import AsyncCollection
 from ragpg.corpus_sync import SyncReport
 from ragpg.errors import InputError
 from ragpg.evaluate import Measures
-from ragpg.filters import Filter
+from ragpg.filters import Where
 from ragpg.ingest_tally import IngestProgress
 from ragpg.plan import Plan
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
@@ -36,6 +35,7 @@ from ragpg.types import (
     IngestReport,
     Qrel,
     Recipe,
+    StrPath,
 )
 
 _END = object()
@@ -94,6 +94,10 @@ class Client:
     def create_tenant(self, key: str) -> None:
         """Blocking twin."""
         self.portal.call(self._inner.create_tenant, key)
+
+    def delete_tenant(self, key: str) -> None:
+        """Blocking twin."""
+        self.portal.call(self._inner.delete_tenant, key)
 
     def collections(self, *, tenant: str) -> list[dict[str, Any]]:
         """Blocking twin."""
@@ -172,7 +176,7 @@ class Collection:
 
     def ingest_files(
         self,
-        paths: Sequence[Path],
+        paths: StrPath | Iterable[StrPath],
         *,
         recontextualize: bool = False,
         batch: bool = False,
@@ -188,7 +192,7 @@ class Collection:
 
     def plan(
         self,
-        folder: Path,
+        folder: StrPath,
         *,
         recontextualize: bool = False,
         batch: bool = False,
@@ -203,7 +207,7 @@ class Collection:
 
     def plan_files(
         self,
-        paths: Sequence[Path],
+        paths: StrPath | Iterable[StrPath],
         *,
         recontextualize: bool = False,
         batch: bool = False,
@@ -218,7 +222,7 @@ class Collection:
 
     def sync(
         self,
-        folder: Path,
+        folder: StrPath,
         *,
         plan: Plan | None = None,
         allow_removals: bool = False,
@@ -253,7 +257,7 @@ class Collection:
         """Blocking twin."""
         return self._portal.call(self._inner.enqueue, documents)
 
-    def enqueue_files(self, paths: Sequence[Path]) -> Enqueued:
+    def enqueue_files(self, paths: StrPath | Iterable[StrPath]) -> Enqueued:
         """Blocking twin."""
         return self._portal.call(self._inner.enqueue_files, paths)
 
@@ -281,7 +285,7 @@ class Collection:
         self,
         query: str,
         *,
-        where: Filter | None = None,
+        where: Where | None = None,
         k: int = 150,
         weights: Weights = Weights(),  # noqa: B008  frozen
         exclude: Sequence[int] = (),
@@ -313,7 +317,7 @@ class Collection:
         self,
         query: str,
         *,
-        where: Filter | None = None,
+        where: Where | None = None,
         k: int = 20,
         depth: int = 150,
         expand: Expansion | None = None,
@@ -323,6 +327,22 @@ class Collection:
         return self._portal.call(
             lambda: self._inner.search(
                 query, where=where, k=k, depth=depth, expand=expand, deduplicate=deduplicate
+            )
+        )
+
+    def ground(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 20,
+        expand: Expansion | None = None,
+        deduplicate: bool = False,
+    ) -> Hits:
+        """Blocking twin."""
+        return self._portal.call(
+            lambda: self._inner.ground(
+                query, where=where, k=k, expand=expand, deduplicate=deduplicate
             )
         )
 
@@ -343,7 +363,7 @@ class Collection:
         self,
         query: str,
         *,
-        where: Filter | None = None,
+        where: Where | None = None,
         k: int = 20,
         expand: Expansion | None = None,
         deduplicate: bool = False,

@@ -80,7 +80,7 @@ def ingest(
         typer.echo(terminal.to_json(result))
     else:
         terminal.print_report(result)
-    if result.failed:
+    if result.failed or result.contexts_failed:
         raise typer.Exit(1)
 
 
@@ -127,7 +127,7 @@ def sync(
         typer.echo(terminal.to_json(result))
     else:
         _print_sync(result)
-    if result.failed or result.ingested.failed:
+    if result.failed or result.ingested.failed or result.ingested.contexts_failed:
         raise typer.Exit(1)
 
 
@@ -145,7 +145,7 @@ def _allowed(plan: Plan, *, yes: bool) -> bool:
 def _count(paths: list[Path]) -> int:
     from ragpg.parse import find_files
 
-    return len(find_files(paths))
+    return len(find_files(paths).files)
 
 
 def _looking(bar: Progress) -> Callable[[int], None]:
@@ -191,8 +191,10 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
             "documents": plan.documents,
             "usage": plan.usage,
             "cost_usd": plan.cost_usd,
+            "at_once_usd": plan.at_once_usd,
             "oldest_reused_context": plan.oldest_reused_context,
             "notes": plan.notes,
+            "passed_over": plan.passed_over,
         }
         typer.echo(terminal.to_json(shown))
     else:
@@ -238,6 +240,7 @@ def _print_plan(plan: Plan) -> None:
         )
     if plan.oldest_reused_context is not None:
         typer.echo(f"the oldest context that is kept was written {plan.oldest_reused_context:%F}")
+    terminal.print_passed_over(plan.passed_over)
     for note in plan.notes:
         typer.echo(f"note: {note}")
     typer.echo(_summary(plan))

@@ -6,9 +6,11 @@ import dataclasses
 import datetime as dt
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
+from pgvector import HalfVector, SparseVector
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -22,7 +24,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ragpg.types import Answer, Hit, Hits, IngestReport
+from ragpg.types import Answer, Hit, Hits, IngestReport, PassedOver
+
+# Characters; a table in a pipe takes only what its cells need.
+WIDEST = 100_000
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -56,16 +61,34 @@ def to_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return dict(value)
+    for kinds, written in PLAIN:
+        if isinstance(value, kinds):
+            return written(value)
     return str(value)
 
 
+def _number(value: Decimal) -> float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+# What JSON has no type for, as Postgres or Python would write it.
+PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    ((dt.datetime, dt.date), lambda value: value.isoformat()),
+    (Mapping, dict),
+    (Decimal, _number),
+    (bytes, lambda value: f"\\x{value.hex()}"),
+    ((HalfVector, SparseVector), lambda value: value.to_list()),
+)
+
+
 def print_hits(hits: Hits, *, limit: int | None = None) -> None:
-    """The hits, a line each, then notices and times."""
+    """The hits, a line each, then notices and times; a whole corpus in one line."""
     out = console()
+    if hits.mode == "whole_corpus":
+        documents = len({hit.document_key for hit in hits})
+        out.print(f"read whole: {len(hits)} chunks of {documents} documents, no search")
+        out.print(f"[dim]{times(hits.timings_s)}[/dim]")
+        return
     out.print("[dim]  # dense lexical   fused   rerank  document, section, characters[/dim]")
     for hit in hits.hits[:limit]:
         out.print(_line(hit), markup=False)
@@ -154,6 +177,7 @@ def print_report(report: IngestReport) -> None:
     )
     for failure in report.failed:
         out.print(f"[red]failed:[/red] {escape(failure.message)} [dim]({failure.reason})[/dim]")
+    print_passed_over(report.passed_over)
     if report.waiting:
         out.print(
             f"{len(report.waiting)} documents wait for their contexts in a batch; `ragpg ingest"
@@ -175,11 +199,25 @@ def print_report(report: IngestReport) -> None:
     out.print(f"[dim]{times(report.timings_s)}[/dim]")
 
 
+def print_passed_over(passed_over: Sequence[PassedOver]) -> None:
+    """How many files of other kinds were not read, and every link that was not followed."""
+    out = console()
+    other = sum(one.reason == "other_kind" for one in passed_over)
+    if other:
+        out.print(f"{other} files of other kinds passed over")
+    for one in passed_over:
+        if one.reason == "link":
+            out.print(f"link passed over: {one.key} leads to no file in the folder", markup=False)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under their column names; null is shown as an empty cell."""
+    """Rows under their column names; null is an empty cell. In a pipe a row is one line."""
     table = Table(box=None, pad_edge=False)
+    out = console()
     for name in columns:
         table.add_column(escape(name), overflow="fold", min_width=min(len(name), 12))
     for row in rows:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
-    console().print(table)
+    if not out.is_terminal:
+        out.width = WIDEST
+    out.print(table)

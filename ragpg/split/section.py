@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from ragpg.blocks import Block, has_words, markdown_blocks, text_blocks
+from ragpg.csv_blocks import csv_blocks
 from ragpg.split.fixed import check_sizes
 from ragpg.split.pack import Packer
 from ragpg.tokens import TokenMap
 from ragpg.types import Document, Span
 
 PROSE_SUFFIXES = frozenset({"", ".txt", ".text", ".rst", ".adoc"})
+TABLE_SUFFIXES = frozenset({".csv", ".tsv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ def document_blocks(document: Document) -> Sequence[Block]:
     if document.media_type != "text":
         return markdown_blocks(document.text)
     suffix = PurePosixPath(document.key).suffix.lower()
+    if suffix in TABLE_SUFFIXES:
+        return csv_blocks(document.text)
     return text_blocks(
         document.text, code=suffix not in PROSE_SUFFIXES, dollar_quotes=suffix == ".sql"
     )

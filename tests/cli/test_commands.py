@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
+
+import ragpg as library
+from ragpg.embedded import data_directory, embedded_state
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -75,9 +85,16 @@ def test_the_main_job_from_the_command_line(ragpg):
         ).stdout
     )
     assert {row["key"] for row in rows} == {path.name for path in EXAMPLES.glob("*.md")}
+    typed = r"select 1009::numeric as n, '\x00ff'::bytea as b, '[1,2]'::halfvec as v"
+    assert json.loads(ragpg("sql", typed, "-t", "acme", "--json").stdout) == [
+        {"n": 1009, "b": r"\x00ff", "v": [1.0, 2.0]}
+    ]
+    wide = ragpg("sql", "select repeat('x', 150) as x, repeat('y', 150) as y", "-t", "acme").stdout
+    assert wide.splitlines()[1].split() == ["x" * 150, "y" * 150]
     assert json.loads(ragpg("index", "plan", "--json").stdout)["changes"] == []
     findings = json.loads(ragpg("doctor", "--json").stdout)
-    assert {finding["state"] for finding in findings} == {"ok"}
+    # A server with an old pgvector has warnings of its own.
+    assert {finding["state"] for finding in findings if finding["name"] != "pgvector"} == {"ok"}
 
 
 def test_documents_that_fail_are_named_and_the_exit_code_says_so(ragpg, tmp_path):
@@ -109,6 +126,71 @@ def test_a_wrong_argument_is_one_sentence_and_exit_code_2(ragpg, arguments, code
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_that_of_the_installed_package(ragpg):
+    version = importlib.metadata.version("ragpg")
+    assert ragpg("--version").stdout == f"ragpg {version}\n"
+    assert library.__version__ == version
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Return when it is true; fails after a minute."""
+    give_up = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_interrupted_says_so_in_one_line_and_lets_go_of_its_statement(
+    ragpg, owner, number, code
+):
+    owner.execute("select ragpg.create_tenant('acme')")
+    sleeping = "select 1 from pg_stat_activity where query = 'select pg_sleep(50)'"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ragpg", "sql", "select pg_sleep(50)", "-t", "acme"],
+        env=ragpg.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: owner.execute(sleeping).fetchone() is not None)
+    running.send_signal(number)
+    said = running.communicate(timeout=60)
+    assert said == ("", "interrupted; the same command goes on where it stopped\n")
+    assert running.returncode == code
+    until(lambda: owner.execute(sleeping).fetchone() is None)
+
+
+def test_sigterm_to_the_only_holder_of_the_embedded_server_stops_it():
+    # A short path: that of a Unix socket is limited to about 100 characters.
+    with tempfile.TemporaryDirectory(prefix="ragpg-") as home:
+        ragpg = CommandLine({"RAGPG_HOME": home})
+        ragpg("ingest", str(EXAMPLES / "data-quality-runbook.md"))
+        assert embedded_state(Path(home)).pid is None
+        running = subprocess.Popen(
+            [sys.executable, "-m", "ragpg", "sql", "select pg_sleep(50)"],
+            env=ragpg.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        url = f"postgresql://postgres@/ragpg?host={data_directory(Path(home))}"
+        sleeping = "select 1 from pg_stat_activity where query = 'select pg_sleep(50)'"
+
+        def works() -> bool:
+            with suppress(psycopg.OperationalError), psycopg.connect(url) as conn:
+                return conn.execute(sleeping).fetchone() is not None
+            return False
+
+        until(works)
+        running.terminate()
+        _, said = running.communicate(timeout=60)
+        assert (running.returncode, said.splitlines()[-1]) == (
+            143,
+            "interrupted; the same command goes on where it stopped",
+        )
+        assert embedded_state(Path(home)).pid is None
 
 
 def test_an_unknown_collection_is_named(ragpg):

@@ -57,6 +57,36 @@ def test_a_folder_is_planned_synced_and_kept_in_sync(ragpg, folder, owner):
     assert len(report["ingested"]["unchanged"]) == 3
 
 
+def test_files_of_other_kinds_are_counted_and_links_out_of_the_folder_named(
+    ragpg, folder, tmp_path
+):
+    (folder / "binary.bin").write_bytes(b"\0")
+    (folder / "table.xlsx").write_bytes(b"PK")
+    (tmp_path / "secret.txt").write_text("a word from outside\n")
+    (folder / "link[1].txt").symlink_to(tmp_path / "secret.txt")
+    said = [
+        "2 files of other kinds passed over",
+        "link passed over: link[1].txt leads to no file in the folder",
+    ]
+    for command in (
+        ["sync", str(folder), "--dry-run"],
+        ["sync", str(folder)],
+        ["ingest", str(folder), "--dry-run"],
+        ["ingest", str(folder)],
+        ["enqueue", str(folder)],
+    ):
+        lines = ragpg(*command).stdout.splitlines()
+        assert [line for line in lines if "passed over" in line] == said, command
+    named = [
+        {"key": "binary.bin", "reason": "other_kind"},
+        {"key": "link[1].txt", "reason": "link"},
+        {"key": "table.xlsx", "reason": "other_kind"},
+    ]
+    plan = json.loads(ragpg("sync", str(folder), "--dry-run", "--json").stdout)
+    assert plan["passed_over"] == named
+    assert json.loads(ragpg("ingest", str(folder), "--json").stdout)["passed_over"] == named
+
+
 def test_a_large_removal_is_exit_code_2_without_yes_and_changes_nothing(ragpg, folder, owner):
     ragpg("sync", str(folder))
     (folder / "note-0.md").unlink()
@@ -123,3 +153,16 @@ def test_wrong_arguments_are_one_sentence_and_exit_code_2(ragpg, folder, argumen
     done = ragpg(*given, code=2)
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_plan_in_batches_shows_what_the_same_contexts_cost_at_once(ragpg, folder):
+    (folder / "long.md").write_text("# Long\n\n" + "A line about pumps and valves.\n" * 400)
+    ragpg.environment["ANTHROPIC_API_KEY"] = "key"
+    shown = ragpg("sync", str(folder), "-t", "acme", "--dry-run", "--batch").stdout
+    (note,) = [line for line in shown.splitlines() if line.startswith("note: the contexts cost")]
+    assert " US dollars in batches and 0.00" in note
+    assert " at once, so batches save " in note
+    plan = json.loads(
+        ragpg("sync", str(folder), "-t", "acme", "--dry-run", "--batch", "--json").stdout
+    )
+    assert 0 < plan["cost_usd"] < plan["at_once_usd"]

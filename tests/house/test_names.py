@@ -45,6 +45,7 @@ def surface(kind: type) -> dict[str, str]:
             "inner",
             "providers",
             "url",
+            "owner_url",
         }:
             continue
         if callable(member):

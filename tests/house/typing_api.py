@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import ragpg
 from ragpg.types import Embedded, Purpose
@@ -33,6 +34,12 @@ async def service() -> str:
         async for item in stream:
             text: str = item.text
         return text + first.text + "".join(quotes) + "".join(report.created)
+
+
+def paths(handbook: ragpg.Collection, folder: Path) -> ragpg.IngestReport:
+    handbook.sync("docs", plan=handbook.plan(folder))
+    handbook.enqueue_files(folder)
+    return handbook.ingest_files(["docs", folder])
 
 
 def script() -> str:

@@ -127,7 +127,7 @@ async def test_a_document_is_due_when_its_review_date_has_passed(client):
     async with handbook.transaction() as conn:
         cursor = await conn.execute("select key from ragpg.stale_document order by key")
         assert await cursor.fetchall() == [("late.md",), ("later.md",)]
-    with pytest.raises(InputError, match="-1; give 0 or more"):
+    with pytest.raises(InputError, match="-1, it must be 0 to 365000"):
         await handbook.stale(unmodified_days=-1)
     with pytest.raises(CollectionNotFound, match="nothing"):
         await client.collection(tenant="acme", name="nothing").stale()

@@ -334,7 +334,9 @@ async def test_a_wrong_key_stops_the_ingest_and_keeps_what_was_staged(database, 
         with pytest.raises(errors.ProviderRejected, match="401 from the vendor"):
             await client.collection(tenant="acme", name="handbook").ingest([leave()])
     assert owner.execute("select count(*) from ragpg.document").fetchone() == (0,)
-    assert owner.execute("select status from ragpg.staged_document").fetchall() == [("staged",)]
+    assert owner.execute("select status, last_error from ragpg.staged_document").fetchall() == [
+        ("failed", "401 from the vendor")
+    ]
 
 
 async def test_what_was_paid_for_before_a_failure_is_not_paid_for_again(database):

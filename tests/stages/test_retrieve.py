@@ -148,7 +148,7 @@ async def test_a_section_is_read_whole_and_expansion_works_on_any_hits(client):
     hits = await notes.expand(await notes.retrieve("entry day 2", k=1), "section")
     assert hits[0] == hit
     assert "".join(h.text for h in sorted(hits, key=lambda h: h.position)) == long
-    with pytest.raises(errors.InputError, match="must be neighbours or section"):
+    with pytest.raises(errors.InputError, match="it may be 'neighbours', 'section'"):
         await notes.expand(hits, "page")
 
 

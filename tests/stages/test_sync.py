@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psycopg
 import pytest
 
 import ragpg
 from ragpg import errors, testing
 from ragpg.corpus_sync import SyncReport
-from ragpg.types import Document, Embedded, Purpose, WrittenContext
+from ragpg.types import Document, Embedded, PassedOver, Purpose, WrittenContext
 from tests.conftest import client_on
 from tests.stages.test_ingest import CountingEmbedder, CountingWriter, recipe
+from tests.without_rights import without_rights
 
 pytestmark = pytest.mark.anyio
 
@@ -292,6 +294,82 @@ async def test_what_changed_after_the_plan_is_left_for_the_next_sync(docs, folde
     ]
     assert (await docs.collection.document("note-00.md")).text == "Edited meanwhile."
     assert {"moved.md", "note-00.md", "note-01.md"} < set(keys(owner))
+
+
+async def test_two_syncs_of_one_plan_both_see_their_removals_and_renames_done(docs, folder, owner):
+    await docs.collection.sync(folder)
+    (folder / "note-00.md").unlink()
+    (folder / "note-01.md").rename(folder / "moved.md")
+    first, second = [await docs.collection.plan(folder) for _ in range(2)]
+    for plan in (first, second):
+        report = await docs.collection.sync(folder, plan=plan)
+        assert report.removed == ("note-00.md",)
+        assert report.renamed == {"note-01.md": "moved.md"}
+        assert report.failed == ()
+    assert "moved.md" in keys(owner)
+    assert owner.execute("select count(*) from ragpg.synced_key").fetchone() == (12,)
+
+
+async def test_two_syncs_at_once_that_remove_the_same_documents_fail_for_none(docs, folder, owner):
+    await docs.collection.sync(folder)
+    for number in range(10):
+        (folder / f"note-{number:02}.md").unlink()
+    reports: list[SyncReport] = []
+
+    async def again() -> None:
+        reports.append(await docs.collection.sync(folder, allow_removals=True))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(again)
+    assert [report.failed for report in reports] == [(), (), ()]
+    assert keys(owner) == ["guides/pump.md", "note-10.md", "note-11.md"]
+
+
+async def test_a_subfolder_that_cannot_be_read_fails_and_nothing_below_it_is_removed(
+    docs, folder, owner
+):
+    await docs.collection.sync(folder)
+    before = keys(owner)
+    (folder / "note-00.md").unlink()
+    with without_rights(folder / "guides"):
+        plan = await docs.collection.plan(folder)
+        report = await docs.collection.sync(folder, plan=plan)
+    assert plan.keys("fail") == ["guides/"]
+    assert (plan.keys("remove"), plan.keys("foreign")) == (["note-00.md"], [])
+    assert report.removed == ("note-00.md",)
+    (failure,) = report.ingested.failed
+    assert (failure.key, failure.reason) == ("guides/", "unreadable")
+    assert keys(owner) == [key for key in before if key != "note-00.md"]
+    assert owner.execute("select count(*) from ragpg.staged_document").fetchone() == (0,)
+    # It is the sync's own still, and goes when its file does.
+    (folder / "guides" / "pump.md").unlink()
+    assert (await docs.collection.sync(folder)).removed == ("guides/pump.md",)
+
+
+async def test_what_is_passed_over_is_named_by_the_plan_and_by_every_report(docs, folder, tmp_path):
+    (tmp_path / "secret.txt").write_text("a word from outside\n")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "blob.bin").write_bytes(b"\0")
+    expected = (
+        PassedOver(key="blob.bin", reason="other_kind"),
+        PassedOver(key="link.txt", reason="link"),
+    )
+    assert (await docs.collection.plan(folder)).passed_over == expected
+    assert (await docs.collection.sync(folder)).ingested.passed_over == expected
+    assert (await docs.collection.plan_files([folder])).passed_over == expected
+    assert (await docs.collection.ingest_files([folder])).passed_over == expected
+    assert (await docs.collection.enqueue_files([folder])).passed_over == expected
+    with pytest.raises(errors.DocumentNotFound):
+        await docs.collection.document("link.txt")
+
+
+async def test_a_folder_may_be_given_as_text(docs, folder):
+    assert len((await docs.collection.plan(str(folder))).keys("add")) == 13
+    assert len((await docs.collection.plan_files(str(folder))).keys("add")) == 13
+    assert len((await docs.collection.ingest_files(str(folder))).created) == 13
+    assert len((await docs.collection.enqueue_files([str(folder)])).unchanged) == 13
+    assert len((await docs.collection.sync(str(folder))).ingested.unchanged) == 13
 
 
 async def test_a_path_that_is_no_folder_is_refused(docs, folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -49,6 +50,8 @@ async def test_documents_go_in_and_a_cited_answer_comes_out(database, stub, owne
         recipe = await runbooks.recipe()
         assert (recipe.embedding_provider, recipe.embedding_model) == ("voyage", "voyage-4")
         assert (recipe.context_provider, recipe.context_model) == ("claude", "claude-haiku-5-5")
+        # So small a collection would be read whole, without Voyage and Cohere.
+        await runbooks.create(dataclasses.replace(recipe, whole_corpus_tokens=0))
         answer = await runbooks.ask("What happened in incident 2025-05-18?")
         assert answer.provider == "claude"
         assert answer.hits.reranker == "cohere rerank-v4.0-fast"

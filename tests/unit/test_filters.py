@@ -193,6 +193,38 @@ def test_what_cannot_be_compared_is_refused_with_what_can(build, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("key", "use ragpg.key"),
+        ("source", "use ragpg.source"),
+        ("tags", "use ragpg.tags, as in ragpg.tags.any('adr')"),
+        ("modified_at", "use ragpg.modified"),
+        ("modified", "use ragpg.modified"),
+        ("title", "put what you filter by into the metadata under another name"),
+        ("owner", "put what you filter by into the metadata under another name"),
+        ("review_by", "put what you filter by into the metadata under another name"),
+        ("Review-By", "put what you filter by into the metadata under another name"),
+        ("expires_at", "put what you filter by into the metadata under another name"),
+    ],
+)
+def test_a_field_of_the_document_itself_is_refused_as_metadata_with_the_right_way(name, way):
+    with pytest.raises(FilterError) as raised:
+        ragpg.field(name)
+    assert str(raised.value).startswith(f"{name!r} is the document's own and no metadata; ")
+    assert way in str(raised.value)
+    # Metadata of a caller's own may have the same name, and an entry below it is always metadata.
+    by_name = Filter.from_json({"field": [name], "==": "x"})
+    assert Filter.from_json(by_name.to_json()) == by_name
+    assert (ragpg.field(name, "team") == "x").to_json() == {"field": [name, "team"], "==": "x"}
+
+
+@pytest.mark.parametrize("name", ["title", "owner", "review_by", "expires_at", "modified_at"])
+def test_a_field_of_the_document_itself_is_refused_in_json_as_well(name):
+    with pytest.raises(FilterError, match="is the document's own and no metadata"):
+        Filter.from_json({name: "x"})
+
+
+@pytest.mark.parametrize(
     ("value", "where"),
     [
         ({}, Filter()),
@@ -210,7 +242,7 @@ def test_what_cannot_be_compared_is_refused_with_what_can(build, message):
             ),
         ),
         ({"field": ["a", "b"], "in": [1, "x"]}, ragpg.field("a", "b").in_([1, "x"])),
-        ({"field": ["source"], "==": "x"}, ragpg.field("source") == "x"),
+        ({"field": ["source"], "==": "x"}, ragpg.metadata_field("source") == "x"),
         ({"field": ["tennant"], "==": "x"}, ragpg.field("tennant") == "x"),
         ({"tags": {"any": ["adr"]}}, ragpg.tags.any("adr")),
         ({"source": "wiki"}, ragpg.source == "wiki"),

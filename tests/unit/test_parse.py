@@ -63,13 +63,42 @@ def test_a_value_that_its_field_cannot_hold_stays_in_the_metadata():
     assert document.metadata == {"review_by": "soon", "tags": {"a": 1}}
 
 
-def test_front_matter_that_is_not_valid_is_read_line_by_line():
-    document = parse_bytes(b'---\ntitle: {{ name }} "x": y\nweight: 3\n---\nWords.\n', key="a.md")
-    assert document.text == "Words.\n"
-    assert document.metadata["weight"] == "3"
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ("title: [unclosed\nyear: 2025", "(line 3: "),
+        ("year: : 2", "(line 2: mapping values are not allowed here)"),
+        ("team: ops\ntitle: Pumps: a guide", "(line 3: mapping values are not allowed here)"),
+        ("# who\n'title': \"open", "(line 4: found unexpected end of stream)"),
+        ('title: {{ name }} "x": y\nweight: 3', "(line 2: "),
+        ("since: 2025-02-30", "(day is out of range for month)"),
+        ("a: &a [*b]", "(line 2: found undefined alias"),
+    ],
+)
+def test_front_matter_that_is_not_valid_fails_its_document_and_says_where(block, sentence):
+    with pytest.raises(DocumentError) as caught:
+        parse_bytes(f"---\n{block}\n---\nWords.\n".encode(), key="a.md")
+    assert caught.value.reason == "front_matter"
+    assert str(caught.value).startswith("The front matter of a.md is no valid YAML (")
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith(
+        "; mend it (quote a value that holds a colon, say), or remove it."
+    )
 
 
-@pytest.mark.parametrize("text", ["---\n\nWords between rules.\n\n---\n\nMore.\n", "---\nno end\n"])
+def test_toml_front_matter_that_is_not_valid_fails_its_document():
+    assert reason(b"+++\ntitle = unquoted\n+++\nWords.\n", "a.md") == "front_matter"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n\nWords between rules.\n\n---\n\nMore.\n",
+        "---\nno end\n",
+        "---\n\nIt goes: on: and on.\n\nNote: nothing is lost.\n\n---\n",
+        "---\n> Words, and a colon: here: too.\n---\n",
+    ],
+)
 def test_rules_at_the_start_are_not_front_matter(text):
     assert parse_bytes(text.encode(), key="a.md").text == text
 
@@ -212,12 +241,16 @@ def test_a_folder_gives_its_supported_files_by_relative_path(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("words")
-    assert [source.key for source in find_files([tmp_path])] == ["Dockerfile", "a/z.txt", "b.md"]
+    assert [source.key for source in find_files([tmp_path]).files] == [
+        "Dockerfile",
+        "a/z.txt",
+        "b.md",
+    ]
 
 
 def test_a_file_that_is_named_counts_even_if_it_cannot_be_read(tmp_path):
     (tmp_path / "c.xlsx").write_bytes(b"PK")
-    (source,) = find_files([tmp_path / "c.xlsx"])
+    (source,) = find_files([tmp_path / "c.xlsx"]).files
     assert source.key == "c.xlsx"
     with pytest.raises(DocumentError, match="xlsx") as caught:
         parse_file(source.path, key=source.key)
@@ -228,7 +261,7 @@ def test_a_file_named_twice_is_read_once_and_two_of_one_key_are_refused(tmp_path
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.md").write_text("words")
-    assert len(find_files([tmp_path / "one", tmp_path / "one" / "a.md"])) == 1
+    assert len(find_files([tmp_path / "one", tmp_path / "one" / "a.md"]).files) == 1
     with pytest.raises(InputError, match=r"'a\.md'"):
         find_files([tmp_path / "one", tmp_path / "two"])
 
