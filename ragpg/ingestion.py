@@ -25,7 +25,7 @@ import anyio.to_thread
 from ragpg import parse
 from ragpg.contextualize import contextualize
 from ragpg.database import Connection
-from ragpg.errors import ConflictError, DocumentError, ProviderError, RagpgError
+from ragpg.errors import ConflictError, DocumentError, PartlyEmbedded, ProviderError, RagpgError
 from ragpg.fanout import fan_out, work_ahead
 from ragpg.in_work import in_work
 from ragpg.index import index
@@ -47,7 +47,7 @@ from ragpg.ingest import (
 )
 from ragpg.ingest_tally import IngestProgress, Outcome, Tally
 from ragpg.protocols import ContextWriter, Embedder
-from ragpg.staging import Staged, StagedChunk, Transaction
+from ragpg.staging import Staged, StagedChunk, Transaction, record_usage
 from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Span, Usage
 
 # A group shares embedding batches. Its size bounds memory; the text of a group is held at once.
@@ -266,9 +266,19 @@ class Ingestion:
         return SplitDocument(document=document, spans=spans, claim=claim, batched=self.batched)
 
     async def _embed_sentences(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        embedded = await self.embedder.embed(texts, purpose="document")
-        self._tally.usage += embedded.usage
+        try:
+            embedded = await self.embedder.embed(texts, purpose="document")
+        except PartlyEmbedded as exc:
+            await self._paid(exc.usage)
+            raise
+        await self._paid(embedded.usage)
         return embedded.vectors
+
+    async def _paid(self, usage: Sequence[Usage]) -> None:
+        """Count and record calls of which nothing else is stored."""
+        self._tally.usage += usage
+        async with self.transaction() as conn:
+            await record_usage(conn, self.collection_id, usage)
 
     async def _contextualize(self, documents: Sequence[Staged]) -> list[Staged]:
         writer = self.context_writer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -105,3 +106,22 @@ async def test_a_wrong_key_in_the_middle_of_a_call_ends_it_and_keeps_what_was_pa
     stub.reply = None
     assert len((await docs.ingest(PAGES)).created) == 8
     assert stub.paid() == EVERY_PAGE
+
+
+async def test_embeddings_that_only_find_where_to_cut_are_on_the_bill_too(database, stub, owner):
+    settings = Settings(
+        database_url=SecretStr(database.service_url),
+        voyage_api_key=SecretStr("pa-test"),
+        voyage_base_url=stub.voyage_url,
+    )
+    text = "Herons wade at dawn. They eat small fish. Invoices are due in May. Late ones cost more."
+    async with AsyncClient(settings) as client:
+        docs = client.collection(tenant="acme", name="cut")
+        await docs.create(
+            dataclasses.replace(RECIPE, splitter="semantic", max_tokens=20, overlap_tokens=0)
+        )
+        await docs.ingest([Document(key="a.md", text=text)])
+    answered = [call for call in stub.calls("/embeddings") if call.status == 200]
+    assert len(answered) == 2
+    recorded = owner.execute("select count(*), min(input_tokens) > 0 from ragpg.usage").fetchone()
+    assert recorded == (2, True)
