@@ -482,6 +482,7 @@ def main() -> None:
     )
     parser.add_argument("--keep", help="name of a database that is kept, or used again")
     options = parser.parse_args()
+    options.server.parent.mkdir(parents=True, exist_ok=True)
     corpus = make_corpus(options.rows, options.dimensions)
     print(
         f"{options.rows} rows, {options.dimensions} dimensions, {len(corpus.sizes)} tenants",
