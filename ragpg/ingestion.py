@@ -25,13 +25,12 @@ import anyio.to_thread
 from ragpg import parse
 from ragpg.contextualize import contextualize
 from ragpg.database import Connection
-from ragpg.errors import ConflictError, DocumentError, PartlyEmbedded, ProviderError, RagpgError
+from ragpg.errors import DocumentError, PartlyEmbedded, RagpgError
 from ragpg.fanout import fan_out, work_ahead
 from ragpg.in_work import in_work
 from ragpg.index import index
 from ragpg.ingest import (
     ContextsKept,
-    Published,
     SplitDocument,
     batched_keys,
     changed,
@@ -45,9 +44,10 @@ from ragpg.ingest import (
     stage_failure,
     superseded,
 )
+from ragpg.ingest_failures import conflict, failure, held_back
 from ragpg.ingest_tally import IngestProgress, Outcome, Tally
 from ragpg.protocols import ContextWriter, Embedder
-from ragpg.staging import Staged, StagedChunk, Transaction, record_usage
+from ragpg.staging import Staged, Transaction, record_usage
 from ragpg.types import Document, DocumentFailure, IngestReport, Recipe, Span, Usage
 
 # A group shares embedding batches. Its size bounds memory; the text of a group is held at once.
@@ -124,7 +124,7 @@ class Ingestion:
         try:
             parse.check_key(document.key)
         except DocumentError as exc:
-            await self._fail(_failure(str(document.key), exc), claim=None)
+            await self._fail(failure(str(document.key), exc), claim=None)
             return None
         if document.key in self._tally.seen:
             await self._fail(
@@ -142,7 +142,7 @@ class Ingestion:
         try:
             cleaned, removed = parse.clean(document)
         except RagpgError as exc:
-            await self._fail(_failure(document.key, exc), claim=None)
+            await self._fail(failure(document.key, exc), claim=None)
             return None
         self._tally.nul_characters += removed
         return cleaned
@@ -193,7 +193,7 @@ class Ingestion:
             self._tally.waiting.append(staged.document.key)
             return False
         if gaps and self.recipe.failed_contexts == "hold":
-            await self._fail(_held_back(staged, gaps), claim=staged.claim)
+            await self._fail(held_back(staged, gaps), claim=staged.claim)
             return False
         self._tally.contexts_failed += len(gaps)
         return True
@@ -237,7 +237,7 @@ class Ingestion:
         held = {one.document.key for one in staged}
         for one in cut:
             if one.document.key not in held:
-                error = _failure(one.document.key, superseded(one.document.key))
+                error = failure(one.document.key, superseded(one.document.key))
                 await self._fail(error, claim=one.claim)
         for each in staged:
             self._tally.reused(each)
@@ -261,7 +261,7 @@ class Ingestion:
                 else self.given_spans[document.key]
             )
         except DocumentError as exc:
-            await self._fail(_failure(document.key, exc), claim=claim)
+            await self._fail(failure(document.key, exc), claim=claim)
             return None
         return SplitDocument(document=document, spans=spans, claim=claim, batched=self.batched)
 
@@ -309,7 +309,7 @@ class Ingestion:
             if error is None:
                 ready.append(staged)
             else:
-                await self._fail(_failure(staged.document.key, error), claim=staged.claim)
+                await self._fail(failure(staged.document.key, error), claim=staged.claim)
         return ready
 
     async def _publish(self, batch: Sequence[Staged], live: Container[str]) -> None:
@@ -317,7 +317,7 @@ class Ingestion:
             published = await publish_documents(conn, self.collection, batch)
         for staged, done in zip(batch, published, strict=True):
             if done.state != "published":
-                await self._fail(_failure(done.key, _conflict(done)), claim=staged.claim)
+                await self._fail(failure(done.key, conflict(done)), claim=staged.claim)
                 continue
             is_new = done.key not in live
             (self._tally.created if is_new else self._tally.updated).append(done.key)
@@ -371,38 +371,3 @@ def _publish_batches(staged: Sequence[Staged]) -> Iterator[list[Staged]]:
         chunks += len(one.chunks)
     if batch:
         yield batch
-
-
-def _conflict(done: Published) -> ConflictError:
-    if done.state == "superseded":
-        return superseded(done.key)
-    return ConflictError(
-        f"document {done.key!r} is not complete: a chunk has no embedding, or there is none;"
-        " ingest it again, finished chunks are kept"
-    )
-
-
-def _failure(key: str, exc: RagpgError) -> DocumentFailure:
-    reason = (
-        exc.reason
-        if isinstance(exc, DocumentError)
-        else "provider"
-        if isinstance(exc, ProviderError)
-        else "conflict"
-        if isinstance(exc, ConflictError)
-        else "input"
-    )
-    return DocumentFailure(key=key, reason=reason, message=str(exc), retryable=exc.retryable)
-
-
-def _held_back(staged: Staged, gaps: Sequence[StagedChunk]) -> DocumentFailure:
-    first = gaps[0]
-    key = staged.document.key
-    return DocumentFailure(
-        key=key,
-        reason="context",
-        message=f"document {key!r} is held back: {len(gaps)} of its {len(staged.chunks)} contexts"
-        f" failed, the first of chunk {first.position} ({first.context_error}); ingest it again to"
-        " retry those",
-        retryable=True,
-    )

@@ -145,7 +145,7 @@ async def test_a_worker_without_batches_says_what_a_document_waits_for_and_leave
         stub.batches.end()
         await work(client, limits=STEADY, drain=True, batches=False)
         assert (live(owner), jobs(owner), paid(stub)) == ([], [], (4, 0))
-        said = [line for line in caplog.messages if "--no-batch" in line]
+        said = sorted(line for line in caplog.messages if "--no-batch" in line)
         assert len(said) == 2
         assert f"'note.md' waits for 1 contexts of batch {batch}, asked for at 20" in said[0]
         assert "`ragpg ingest --resume --tenant acme --collection docs`" in said[0]
