@@ -20,10 +20,10 @@ def main() -> None:
     out.print("[bold]starting the embedded Postgres and migrating it[/bold]")
     with ragpg.Client.from_env() as client:
         runbooks = client.collection(tenant="demo", name="runbooks")
-        documents = find_files([HERE.parent / "examples"])
-        out.print(f"[bold]ingesting {len(documents)} documents[/bold]")
+        files = find_files([HERE.parent / "examples"]).files
+        out.print(f"[bold]ingesting {len(files)} documents[/bold]")
         with terminal.progress_bar() as bar:
-            task = bar.add_task("ingesting", total=len(documents))
+            task = bar.add_task("ingesting", total=len(files))
             report = runbooks.ingest_files(
                 [HERE.parent / "examples"],
                 progress=lambda done: bar.update(task, completed=done.documents),
