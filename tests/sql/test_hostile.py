@@ -49,7 +49,7 @@ TABLES = (
     "staged_chunk", "search", "search_hit", "usage", "golden_query", "qrel", "dense_collection",
     "dense_recall", "context_batch", "context_batch_item", "collection_overview",
     "document_overview", "chunk_overview", "pending", "spend", "search_log", "index_health",
-    "lexical_health", "reader_tenant", "lexeme_vector", "lexeme_count", "dense_index",
+    "lexical_health", "document_history", "synced_key", "ingest_status", "stale_document", "reader_tenant", "lexeme_vector", "lexeme_count", "dense_index",
 )  # fmt: skip
 ARGUMENTS = {
     "sources": "text[]",
@@ -92,6 +92,10 @@ def texts_as_query_name_and_filter(rng: random.Random, count: int) -> Iterator[A
             f"select ragpg.publish('docs', {text}, '00000000-0000-0000-0000-000000000001')",
             f"select ragpg.delete_document('docs', {text})",
             f"select ragpg.create_collection({text}, '{{}}')",
+            f"select * from ragpg.whole_corpus({text})",
+            f"select * from ragpg.whole_corpus('docs', key_prefix => {text})",
+            f"select * from ragpg.whole_corpus('docs', tags_any => array[{text}])",
+            f"select ragpg.set_whole_corpus_tokens({text}, 100000)",
         ])  # fmt: skip
 
 
@@ -116,7 +120,9 @@ def jsonpaths(rng: random.Random, count: int) -> Iterator[Attempt]:
             f'$."@collection" == {FOREIGN}', 'strict !($."@collection" == 1)', "$.year == $x",
             '$.secret starts with "leave policy k" && "2020-01-01".datetime() < "2020-01-01T00:00:00Z".datetime()',
         ])  # fmt: skip
-        search = rng.choice(["search_lexical('docs', 'leave'", "search_dense('docs', '[1,0,0]'"])
+        search = rng.choice([
+            "search_lexical('docs', 'leave'", "search_dense('docs', '[1,0,0]'", "whole_corpus('docs'",
+        ])  # fmt: skip
         yield "", f"select * from ragpg.{search}, filter => {quoted(path)}::jsonpath)"
 
 
@@ -156,6 +162,7 @@ def guessed_numbers(rng: random.Random, count: int) -> Iterator[Attempt]:
             f"select * from ragpg.score_dense({FOREIGN}, {FOREIGN}, '[1,0,0]', '{{{number}}}')",
             f"select * from ragpg.score_lexical({FOREIGN}, {FOREIGN}, 'leave', '{{{number}}}')",
             f"select * from ragpg._search_dense({FOREIGN}, {FOREIGN}, '[1,0,0]')",
+            f"select ragpg.has_outdated_lexemes({number})",
             f"select * from ragpg.chunk where chunk_id = {number}",
             f"select * from ragpg.chunk_overview where chunk_id = {number}",
             f"select * from ragpg.search_log where search_id = {number}",
