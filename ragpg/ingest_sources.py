@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import anyio.to_thread
 
 from ragpg import parse
-from ragpg.errors import DocumentError, InputError, RagpgError
+from ragpg.errors import InputError, RagpgError
+from ragpg.ingest_failures import failure
 from ragpg.types import Document, DocumentFailure
 
 
@@ -31,10 +32,8 @@ async def parsed(
     for file in files:
         try:
             yield await anyio.to_thread.run_sync(_parse, file)
-        except DocumentError as exc:
-            yield DocumentFailure(key=file.key, reason=exc.reason, message=str(exc))
         except RagpgError as exc:
-            yield DocumentFailure(key=file.key, reason="input", message=str(exc))
+            yield failure(file.key, exc)
 
 
 def _parse(file: parse.SourceFile) -> Document:

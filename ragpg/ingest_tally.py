@@ -80,9 +80,9 @@ class Tally:
         return IngestReport(
             created=self._in_order(self.created),
             updated=self._in_order(self.updated),
-            unchanged=tuple(self.unchanged),
+            unchanged=self._in_order(self.unchanged),
             failed=tuple(self.failed),
-            waiting=tuple(self.waiting),
+            waiting=self._in_order(self.waiting),
             chunks=self.chunks,
             reused_chunks=self.kept_chunks,
             contexts_failed=self.contexts_failed,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from ragpg import parse
 from ragpg.database import Connection, fetch_rows, statements
-from ragpg.errors import DocumentError, RagpgError
+from ragpg.errors import RagpgError
 from ragpg.ingest import changed, columns, stage_failure
+from ragpg.ingest_failures import failure
 from ragpg.staging import Transaction
 from ragpg.types import Document, DocumentFailure, Enqueued
 
@@ -58,11 +59,11 @@ async def enqueue(
         group.clear()
 
     async for item in documents:
-        failure = item if isinstance(item, DocumentFailure) else _taken_in(item, group)
-        if failure is not None:
-            tally.failed.append(failure)
+        failed = item if isinstance(item, DocumentFailure) else _taken_in(item, group)
+        if failed is not None:
+            tally.failed.append(failed)
             async with transaction() as conn:
-                await _remember(conn, collection_id, failure)
+                await _remember(conn, collection_id, failed)
         if len(group) >= GROUP_DOCUMENTS:
             await flush()
     if group:
@@ -77,18 +78,17 @@ def _taken_in(document: Document, group: dict[str, Document]) -> DocumentFailure
     try:
         group[document.key], _ = parse.clean(document)
     except RagpgError as exc:
-        reason = exc.reason if isinstance(exc, DocumentError) else "input"
-        return DocumentFailure(key=str(document.key), reason=reason, message=str(exc))
+        return failure(str(document.key), exc)
     return None
 
 
-async def _remember(conn: Connection, collection_id: int, failure: DocumentFailure) -> None:
+async def _remember(conn: Connection, collection_id: int, failed: DocumentFailure) -> None:
     await stage_failure(
         conn,
         collection_id,
-        failure.key,
-        status="no_text" if failure.reason == "no_text" else "failed",
-        message=failure.message,
+        failed.key,
+        status="no_text" if failed.reason == "no_text" else "failed",
+        message=failed.message,
         claim=None,
     )
 

@@ -67,7 +67,8 @@ def ingest(
                 return await handle.plan_files(chosen, **how, progress=looked)
             if resume:
                 return await handle.resume(wait=not no_wait, progress=_following(bar, None))
-            total = _count(chosen)
+            # Walking the folder once more is only for the bar.
+            total = None if bar.disable else _count(chosen)
             return await handle.ingest_files(
                 chosen, **how, wait=not no_wait, progress=_following(bar, total)
             )

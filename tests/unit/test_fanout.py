@@ -7,6 +7,7 @@ import pytest
 
 from ragpg.errors import InputError
 from ragpg.fanout import fan_out, work_ahead
+from ragpg.ingest_tally import Tally
 
 pytestmark = pytest.mark.anyio
 
@@ -90,3 +91,11 @@ async def test_a_cancelled_call_does_not_wait_for_the_work():
         await work_ahead(numbers(5, []), work, 2)
     assert scope.cancelled_caught
     assert ended == []
+
+
+async def test_a_report_names_documents_as_they_were_given_whichever_group_was_done_first():
+    tally = Tally(seen={"a": 0, "b": 1, "c": 2, "d": 3})
+    tally.unchanged += ["c", "d", "a"]
+    tally.waiting += ["d", "b"]
+    report = tally.report()
+    assert (report.unchanged, report.waiting) == (("a", "c", "d"), ("b", "d"))

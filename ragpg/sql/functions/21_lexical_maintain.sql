@@ -124,6 +124,28 @@ end $$;
 comment on function ragpg._settle_counts(integer, integer) is
     'Merges runs when eight of one level have come together, unless another writer is merging.';
 
+create or replace function ragpg._scan_up_to() returns integer
+language sql immutable parallel safe
+begin atomic
+    select 7000;
+end;
+comment on function ragpg._scan_up_to() is
+    'Up to how many chunks a search scores all of a collection, faster than it would read an index.';
+
+create or replace function ragpg._outgrows_scan(
+    tenant_id integer, collection_id integer, added integer default 0
+) returns boolean
+language sql stable
+begin atomic
+    select coalesce(sum(run.chunks), 0) + _outgrows_scan.added > ragpg._scan_up_to()
+      from ragpg.lexeme_count as run
+     where run.tenant_id = _outgrows_scan.tenant_id
+       and run.collection_id = _outgrows_scan.collection_id
+       and run.slice = 0;
+end;
+comment on function ragpg._outgrows_scan(integer, integer, integer) is
+    'Whether a collection, with so many chunks added, is too large to be scanned.';
+
 create or replace function ragpg._index_rows(
     tenant_id integer, collection_id integer, most integer
 ) returns integer
@@ -204,12 +226,8 @@ begin
     reference := ragpg._reference_length(
         lexical_add.tenant_id, lexical_add.collection_id,
         (select avg(length) from unnest(lengths) as length));
-    -- As many as a search scans faster than it reads an index, see scan_up_to in _search_lexical.
-    indexed := (select coalesce(sum(run.chunks), 0) + cardinality(ids) > 7000
-                  from ragpg.lexeme_count as run
-                 where run.tenant_id = lexical_add.tenant_id
-                   and run.collection_id = lexical_add.collection_id
-                   and run.slice = 0);
+    indexed := ragpg._outgrows_scan(
+        lexical_add.tenant_id, lexical_add.collection_id, cardinality(ids));
 
     with posting as materialized (
         -- A sparsevec holds 16,000 elements; of more lexemes the first of the tsvector are kept.

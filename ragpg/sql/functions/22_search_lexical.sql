@@ -322,7 +322,7 @@ create or replace function ragpg._lexical_arm(
     filter jsonpath,
     passing bigint[] default null,
     is_broad boolean default null,
-    scan_up_to integer default 7000,
+    scan_up_to integer default ragpg._scan_up_to(),
     list_up_to integer default 20000,
     out ids bigint[],
     out scores double precision[],
@@ -549,7 +549,7 @@ create or replace function ragpg._search_lexical(
     modified_before timestamptz default null,
     key_prefix text default null,
     filter jsonpath default null,
-    scan_up_to integer default 7000,
+    scan_up_to integer default ragpg._scan_up_to(),
     list_up_to integer default 20000
 )
 returns table (chunk_id bigint, rank integer, score double precision, mode text)

@@ -10,11 +10,7 @@ begin
         hashtextextended('ragpg.lexeme_count', compact_lexical.collection_id));
     perform ragpg._merge_counts(
         compact_lexical.tenant_id, compact_lexical.collection_id, 100, 10);
-    if (select sum(run.chunks) > 7000
-          from ragpg.lexeme_count as run
-         where run.tenant_id = compact_lexical.tenant_id
-           and run.collection_id = compact_lexical.collection_id
-           and run.slice = 0) then
+    if ragpg._outgrows_scan(compact_lexical.tenant_id, compact_lexical.collection_id) then
         perform ragpg._index_rows(
             compact_lexical.tenant_id, compact_lexical.collection_id, 1000000);
     end if;
