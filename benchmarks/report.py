@@ -95,10 +95,21 @@ IDENTITY = (
 )
 
 
+def _rows(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(row, dict) for row in value)
+
+
 def tables(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[dict]]]:
-    """Every list of flat rows in a result, with the names that lead to it."""
-    if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-        yield path, value
+    """Every list of flat rows in a result, with the names that lead to it.
+
+    A row that holds rows of its own is named by its single values: `chunks: 10,000`.
+    """
+    if _rows(value):
+        nested = [(row, inner) for row in value for inner in row.values() if _rows(inner)]
+        if not nested:
+            yield path, value
+        for row, inner in nested:
+            yield from tables(inner, (*path, facts(row)))
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from tables(inner, (*path, name))
@@ -114,7 +125,7 @@ def facts(value: Mapping[str, Any]) -> str:
         if isinstance(inner, Mapping) and all(
             not isinstance(each, Mapping | list) for each in inner.values()
         ):
-            shown.append(f"{name}: " + ", ".join(f"{k} {cell(v)}" for k, v in inner.items()))
+            shown.append(f"{name}: {cell(inner)}")
         elif isinstance(inner, list) and all(
             not isinstance(each, Mapping | list) for each in inner
         ):
@@ -135,7 +146,7 @@ def cell(value: Any) -> str:
         return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3f}"
     if isinstance(value, list):
         return " ".join(cell(each) for each in value)
-    return json.dumps(value)
+    return ", ".join(f"{name} {cell(each)}" for name, each in value.items())
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -174,17 +185,17 @@ def section(path: Path) -> Iterator[str]:
     yield facts(result if isinstance(result, Mapping) else {}) + "\n"
     for names, rows in tables(result):
         if len(names) > 1:
-            yield f"{' '.join(names)}\n"
+            yield f"{names[-1]}\n"
         yield from table(rows)
         yield ""
     yield ""
 
 
-def main() -> None:
-    """Write the page."""
+def page() -> str:
+    """The whole page."""
     lines = [INTRODUCTION]
 
-    def by_size(path):
+    def by_size(path: Path) -> list[int | str]:
         return [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.stem)]
 
     for prefix, (title, text) in SECTIONS.items():
@@ -196,7 +207,12 @@ def main() -> None:
                 continue
             for path in files:
                 lines += section(path)
-    TARGET.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    """Write the page."""
+    TARGET.write_text(page(), "utf-8")
     print(f"wrote {TARGET.relative_to(ROOT)}")
 
 
