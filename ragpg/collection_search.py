@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from ragpg import generate, rerank, retrieve
 from ragpg.database import Connection
 from ragpg.filters import Filter, Where, as_filter
 from ragpg.handle import CollectionHandle, Known
-from ragpg.inputs import checked_count, checked_hits, checked_text
+from ragpg.inputs import checked_choice, checked_count, checked_hits, checked_text
 from ragpg.protocols import CorpusGenerator, Generator
 from ragpg.retrieve import Weights
 from ragpg.staging import record_usage
@@ -65,48 +66,56 @@ class SearchedCollection(CollectionHandle):
         conn: Connection | None,
     ) -> tuple[Hits, Sequence[float], Known]:
         query = retrieve.checked_query(query)
-        known = await self._load(conn)
-        embedder = self._runtime.providers.embedder(known.recipe, self.name)
-        started = time.perf_counter()
-        embedded = await embedder.embed([query], purpose="query")
-        embed_s = time.perf_counter() - started
-        started = time.perf_counter()
-        async with self.transaction(conn=conn) as inside:
-            await record_usage(inside, known.collection_id, embedded.usage)
-            hits = await retrieve.retrieve(
-                inside,
-                query,
-                collection=known.name,
-                embedding=embedded.vectors[0],
-                dimensions=known.recipe.dimensions,
-                where=where,
-                k=k,
-                weights=weights,
-                exclude=exclude,
-                after=after,
-                deduplicate=deduplicate,
-            )
+        known = self._known or await self._load(conn)
+        while True:
+            embedder = self._runtime.providers.embedder(known.recipe, self.name)
+            started = time.perf_counter()
+            embedded = await embedder.embed([query], purpose="query")
+            embed_s = time.perf_counter() - started
+            started = time.perf_counter()
+            async with self.transaction(conn=conn, pipelined=True) as inside:
+                expected, known = known, await self._read(inside)
+                await record_usage(inside, known.collection_id, embedded.usage)
+                # An alias that means another collection since: its own model has to embed.
+                if known == expected:
+                    hits = await retrieve.retrieve(
+                        inside,
+                        query,
+                        collection=known.name,
+                        embedding=embedded.vectors[0],
+                        dimensions=known.recipe.dimensions,
+                        where=where,
+                        k=k,
+                        weights=weights,
+                        exclude=exclude,
+                        after=after,
+                        deduplicate=deduplicate,
+                    )
+                    break
         timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
         hits = replace(hits, timings_s=timings, usage=embedded.usage)
         return hits, embedded.vectors[0], known
 
     async def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
         """The `k` best of these hits by the reranker, or the fused order with `degraded` set."""
+        reranked = await self._rerank(query, hits, k=k)
+        new = reranked.usage[len(hits.usage) :]
+        if new:
+            async with self.transaction(pipelined=True) as conn:
+                known = await self._read(conn)
+                await record_usage(conn, known.collection_id, new)
+        return reranked
+
+    async def _rerank(self, query: str, hits: Hits, *, k: int) -> Hits:
         checked_count("k", k)
         # Some of a whole corpus are no longer the whole.
         hits = replace(checked_hits(hits), query=checked_text("query", query), mode="retrieved")
         reranker = self._runtime.providers.reranker()
         if reranker is None or not hits:
             return replace(hits, hits=hits.hits[:k])
-        reranked = await rerank.rerank(
+        return await rerank.rerank(
             hits, reranker, k=k, timeout_s=self._runtime.settings.rerank_timeout_s
         )
-        new = reranked.usage[len(hits.usage) :]
-        if new:
-            known = await self._load()
-            async with self.transaction() as conn:
-                await record_usage(conn, known.collection_id, new)
-        return reranked
 
     async def expand(self, hits: Hits, unit: Expansion = "neighbours") -> Hits:
         """Every hit followed by the chunks around it, each chunk once, as hits of their own.
@@ -114,7 +123,7 @@ class SearchedCollection(CollectionHandle):
         `neighbours` are the chunk before and after, `section` the chunks under the same headings,
         at most 20 before and 20 after. `Hit.expanded_from` tells an added chunk. Raises InputError.
         """
-        async with self.transaction() as conn:
+        async with self.transaction(pipelined=True) as conn:
             return await retrieve.expand(conn, checked_hits(hits), collection=self.name, unit=unit)
 
     async def search(
@@ -133,6 +142,8 @@ class SearchedCollection(CollectionHandle):
         `k` hits, after it.
         """
         where = as_filter(where)
+        if expand is not None:
+            checked_choice("expand", expand, get_args(Expansion))
         candidates, embedding, known = await self._retrieve(
             query,
             where=where,
@@ -143,11 +154,12 @@ class SearchedCollection(CollectionHandle):
             deduplicate=deduplicate,
             conn=None,
         )
-        shown = await self.rerank(candidates.query, candidates, k=k)
-        if expand is not None:
-            async with self.transaction() as conn:
-                shown = await retrieve.expand(conn, shown, collection=known.name, unit=expand)
-        return await self._logged(known, candidates, shown, embedding=embedding, where=where, k=k)
+        shown = await self._rerank(candidates.query, candidates, k=k)
+        shown = await self._logged(known, candidates, shown, embedding=embedding, where=where, k=k)
+        if expand is None:
+            return shown
+        async with self.transaction(pipelined=True) as conn:
+            return await retrieve.expand(conn, shown, collection=known.name, unit=expand)
 
     async def ground(
         self,
@@ -169,8 +181,7 @@ class SearchedCollection(CollectionHandle):
         query, where = retrieve.checked_query(query), as_filter(where)
         checked_count("k", k)
         started = time.perf_counter()
-        known = await self._load()
-        whole = await self._whole_corpus(known, query, where)
+        whole, known = await self._whole_corpus(query, where)
         if whole is None:
             return await self.search(
                 query, where=where, k=k, expand=expand, deduplicate=deduplicate
@@ -181,7 +192,7 @@ class SearchedCollection(CollectionHandle):
     async def generate(self, query: str, hits: Hits) -> Answer:
         """An answer from these hits alone, its citations verified. Raises ProviderError."""
         query, hits = checked_text("query", query), checked_hits(hits)
-        generator = self._generator(await self._load())
+        generator = self._generator(self._known or await self._load())
         answer = await generate.generate(query, hits, generator)
         await self._record_answer(answer)
         return answer
@@ -189,7 +200,7 @@ class SearchedCollection(CollectionHandle):
     async def stream(self, query: str, hits: Hits) -> AsyncIterator[AnswerDelta | Answer]:
         """The same as it is written: deltas, then the whole Answer."""
         query, hits = checked_text("query", query), checked_hits(hits)
-        generator = self._generator(await self._load())
+        generator = self._generator(self._known or await self._load())
         async for item in generate.stream(query, hits, generator):
             if isinstance(item, Answer):
                 await self._record_answer(item)
@@ -211,18 +222,20 @@ class SearchedCollection(CollectionHandle):
         hits = await self.ground(query, where=where, k=k, expand=expand, deduplicate=deduplicate)
         return await self.generate(query, hits)
 
-    async def _whole_corpus(self, known: Known, query: str, where: Filter | None) -> Hits | None:
+    async def _whole_corpus(self, query: str, where: Filter | None) -> tuple[Hits | None, Known]:
+        known = self._known or await self._load()
         generator = self._generator(known)
-        if not known.recipe.whole_corpus_tokens or not isinstance(generator, CorpusGenerator):
-            return None
-        async with self.transaction() as conn:
-            return await retrieve.whole_corpus(
-                conn,
-                query,
-                collection=known.name,
-                where=where,
-                max_tokens=min(known.recipe.whole_corpus_tokens, generator.max_corpus_tokens),
+        if not isinstance(generator, CorpusGenerator):
+            return None, known
+        async with self.transaction(pipelined=True) as conn:
+            known = await self._read(conn)
+            if not known.recipe.whole_corpus_tokens:
+                return None, known
+            tokens = min(known.recipe.whole_corpus_tokens, generator.max_corpus_tokens)
+            whole = await retrieve.whole_corpus(
+                conn, query, collection=known.name, where=where, max_tokens=tokens
             )
+            return whole, known
 
     async def _logged(
         self,
@@ -234,10 +247,15 @@ class SearchedCollection(CollectionHandle):
         where: Filter | None,
         k: int,
     ) -> Hits:
-        """`shown` with the number that it has in the log, if there is to be one."""
-        if not self._runtime.settings.log_searches:
+        """`shown` with its number in the log, if there is to be one; reranking is billed here."""
+        new = shown.usage[len(candidates.usage) :]
+        logs = self._runtime.settings.log_searches
+        if not logs and not new:
             return shown
-        async with self.transaction() as conn:
+        async with self.transaction(pipelined=True) as conn:
+            await record_usage(conn, known.collection_id, new)
+            if not logs:
+                return shown
             search_id = await retrieve.log_search(
                 conn,
                 collection_id=known.collection_id,
@@ -254,8 +272,8 @@ class SearchedCollection(CollectionHandle):
         return providers.generator(providers.embedder(known.recipe, self.name))
 
     async def _record_answer(self, answer: Answer) -> None:
-        known = await self._load()
-        async with self.transaction() as conn:
+        async with self.transaction(pipelined=True) as conn:
+            known = await self._read(conn)
             await record_usage(conn, known.collection_id, answer.usage)
             if answer.hits.search_id is not None:
                 # A passage that was added around a hit counts for the hit, which is in the log.

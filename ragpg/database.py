@@ -16,7 +16,7 @@ import psycopg
 from pgvector.psycopg import register_vector_async
 from psycopg.rows import class_row, dict_row
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -89,7 +89,10 @@ class Database:
         if (url is None) == (engine is None):
             raise errors.InputError("give either a database url or an engine, not both or neither")
         self._owns_engine = engine is None
-        self._engine = engine or _own_engine(str(url), pool_max_size, prepared_statements)
+        # Transactions are begun and committed here: the driver's own BEGIN would be waited for.
+        self._engine = (
+            engine or _own_engine(str(url), pool_max_size, prepared_statements)
+        ).execution_options(isolation_level="AUTOCOMMIT")
         self._statement_timeout_ms = statement_timeout_ms
         self._actor = actor
         self._checked = False
@@ -101,30 +104,44 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, tenant: str | None, *, conn: Connection | None = None
+        self, tenant: str | None, *, conn: Connection | None = None, pipelined: bool = False
     ) -> AsyncIterator[Connection]:
         """A psycopg connection inside a transaction for this tenant, committed at the end.
 
         `conn` is the caller's own connection: its transaction is used and is not committed here.
-        `tenant` None is for statements that belong to no tenant. Raises TenantNotFound,
-        SchemaError, DatabaseError.
+        `tenant` None is for statements that belong to no tenant. `pipelined` sends statements
+        without waiting for their answers until a result is fetched, so that a transaction of one
+        result waits for the server twice instead of once for each statement; what a statement
+        raises is then raised at the next fetch or at the end. Raises TenantNotFound, SchemaError,
+        DatabaseError.
         """
         with translated():
             if conn is not None:
+                await self._check(conn)
                 await self._enter(conn, tenant)
                 yield conn
                 return
             async with self._engine.begin() as sa_connection:
                 raw = await sa_connection.get_raw_connection()
                 pg = cast("Connection", raw.driver_connection)
-                await self._enter(pg, tenant)
-                yield pg
+                await self._check(pg)
+                async with pg.pipeline():
+                    await pg.execute("begin")
+                    await self._enter(pg, tenant)
+                    if pipelined:
+                        yield pg
+                        await pg.execute("commit")
+                if not pipelined:
+                    yield pg
+                    await pg.execute("commit")
 
-    async def _enter(self, conn: Connection, tenant: str | None) -> None:
+    async def _check(self, conn: Connection) -> None:
         if not self._checked:
             await check_role(conn)
             await check_schema(conn)
             self._checked = True
+
+    async def _enter(self, conn: Connection, tenant: str | None) -> None:
         await conn.execute(
             "select set_config('statement_timeout', %s, true), set_config('jit', 'off', true),"
             " case when %s::text is null then set_config('ragpg.tenant_id', '', true)"
@@ -140,7 +157,6 @@ def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> Asyn
         SQLALCHEMY_DRIVER,
         pool_size=pool_max_size,
         max_overflow=0,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": 10,
             **connect_args(url),
@@ -153,7 +169,26 @@ def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> Asyn
     def register_vectors(dbapi_connection: Any, _record: Any) -> None:
         dbapi_connection.run_async(_register_vectors)
 
+    @event.listens_for(engine.sync_engine, "checkout")
+    def refuse_closed(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
+        if not _is_open(dbapi_connection.driver_connection):
+            raise InvalidatePoolError
+
     return engine
+
+
+def _is_open(conn: Connection) -> bool:
+    """Whether the server has closed a pooled connection, by what it has sent; asks it nothing.
+
+    A server that is stopped, restarted or ends a session says so and closes the connection, which
+    is read here. Twice: the first read may end with its last words, before the end itself.
+    """
+    try:
+        conn.pgconn.consume_input()
+        conn.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return False
+    return not conn.closed
 
 
 async def _register_vectors(conn: Connection) -> None:
@@ -279,6 +314,11 @@ def translated() -> Iterator[None]:
 
 
 def _ours(exc: psycopg.Error) -> errors.RagpgError:
+    # What was sent after a wrong statement is passed over and says only that.
+    while isinstance(exc, psycopg.errors.PipelineAborted) and isinstance(
+        exc.__context__, psycopg.Error
+    ):
+        exc = exc.__context__
     state, diag = exc.sqlstate, exc.diag
     message = (diag.message_primary or str(exc).splitlines()[0]).strip()
     if diag.message_hint:

@@ -36,6 +36,8 @@ class CollectionHandle:
         self._runtime = runtime
         self.tenant = checked_name("tenant", tenant)
         self.name = checked_name("collection", name)
+        # What was read last; whoever goes by it compares it within the transaction of the call.
+        self._known: Known | None = None
 
     async def create(self, recipe: Recipe | None = None) -> Recipe:
         """Make the tenant, if need be, and the collection under `recipe`, or the default one.
@@ -44,7 +46,7 @@ class CollectionHandle:
         collection that it means. Raises InputError for a recipe that cannot be, RecipeMismatch for
         one that this client's providers do not serve, and when the collection exists under another
         recipe; another `whole_corpus_tokens` alone is set, since it changes answers and nothing
-        that is stored.
+        that is stored, and one that is None is left as it is. Returns the recipe of the collection.
         """
         wanted = self._runtime.providers.default_recipe() if recipe is None else recipe
         checked_recipe(wanted)
@@ -62,11 +64,15 @@ class CollectionHandle:
             stored = (await self._load()).recipe
             if recipe is None:
                 return stored
-            if replace(stored, whole_corpus_tokens=wanted.whole_corpus_tokens) != wanted:
+            if wanted.whole_corpus_tokens is None:
+                wanted = replace(wanted, whole_corpus_tokens=stored.whole_corpus_tokens)
+            tokens = wanted.whole_corpus_tokens
+            if replace(stored, whole_corpus_tokens=tokens) != wanted:
                 raise _other_recipe(self.name, stored, wanted) from None
-            if stored != wanted:
-                await self._set_whole_corpus_tokens(wanted.whole_corpus_tokens)
-        return wanted
+            if stored != wanted and tokens is not None:
+                await self._set_whole_corpus_tokens(tokens)
+            return wanted
+        return (await self._load()).recipe
 
     async def recipe(self) -> Recipe:
         """The recipe of this collection. Raises CollectionNotFound."""
@@ -92,9 +98,14 @@ class CollectionHandle:
             await conn.execute(STATEMENTS["delete_collection"], {"collection": self.name})
 
     @asynccontextmanager
-    async def transaction(self, *, conn: Connection | None = None) -> AsyncIterator[Connection]:
-        """A psycopg connection in a transaction in which this collection's tenant is set."""
-        async with self._runtime.transaction(self.tenant, conn=conn) as inside:
+    async def transaction(
+        self, *, conn: Connection | None = None, pipelined: bool = False
+    ) -> AsyncIterator[Connection]:
+        """A psycopg connection in a transaction in which this collection's tenant is set.
+
+        `pipelined` sends statements without waiting for each, see `Database.transaction`.
+        """
+        async with self._runtime.transaction(self.tenant, conn=conn, pipelined=pipelined) as inside:
             yield inside
 
     async def _set_whole_corpus_tokens(self, tokens: int) -> None:
@@ -104,17 +115,22 @@ class CollectionHandle:
             )
 
     async def _load(self, conn: Connection | None = None) -> Known:
-        async with self.transaction(conn=conn) as inside:
-            rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
+        async with self.transaction(conn=conn, pipelined=True) as inside:
+            return await self._read(inside)
+
+    async def _read(self, inside: Connection) -> Known:
+        """What the name means now, in a transaction of this tenant. Raises CollectionNotFound."""
+        rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
         if not rows:
             raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
         row = rows[0]
         names = [each.name for each in fields(Recipe)]
-        return Known(
+        self._known = Known(
             collection_id=row["collection_id"],
             name=row["name"],
             recipe=Recipe(**{name: row[name] for name in names}),
         )
+        return self._known
 
 
 def _other_recipe(name: str, stored: Recipe, wanted: Recipe) -> RecipeMismatch:

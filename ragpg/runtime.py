@@ -38,13 +38,13 @@ class Runtime:
 
     @asynccontextmanager
     async def transaction(
-        self, tenant: str | None, *, conn: Connection | None = None
+        self, tenant: str | None, *, conn: Connection | None = None, pipelined: bool = False
     ) -> AsyncIterator[Connection]:
         """A psycopg connection in a transaction in which this tenant is set."""
         if tenant is not None:
             checked_text("tenant", tenant)
         database = await self._opened()
-        async with database.transaction(tenant, conn=conn) as inside:
+        async with database.transaction(tenant, conn=conn, pipelined=pipelined) as inside:
             yield inside
 
     async def open(self) -> Database:

@@ -60,13 +60,30 @@ async def test_no_tenant_is_left_after_commit_rollback_and_error(pool):
     assert await first_of_next(pool) == before
 
 
-async def test_no_tenant_is_left_after_cancellation(pool):
+async def test_no_tenant_is_left_after_a_pipelined_commit_rollback_or_error(pool):
+    before = await first_of_next(pool)
+    async with pool.transaction("globex", pipelined=True) as conn:
+        rows = await (await conn.execute("select text from ragpg.chunk")).fetchall()
+        assert CANARY in repr(rows)
+    assert await first_of_next(pool) == before
+    with pytest.raises(KeyError):
+        async with pool.transaction("globex", pipelined=True):
+            raise KeyError
+    assert await first_of_next(pool) == before
+    with pytest.raises(errors.DatabaseError, match="22012"):
+        async with pool.transaction("globex", pipelined=True) as conn:
+            await conn.execute("select 1 / 0")
+    assert await first_of_next(pool) == before
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+async def test_no_tenant_is_left_after_cancellation(pool, pipelined):
     started = asyncio.Event()
 
     async def slow() -> None:
-        async with pool.transaction("globex") as conn:
+        async with pool.transaction("globex", pipelined=pipelined) as conn:
             started.set()
-            await conn.execute("select pg_sleep(30)")
+            await (await conn.execute("select pg_sleep(30)")).fetchall()
 
     running = asyncio.create_task(slow())
     await started.wait()
