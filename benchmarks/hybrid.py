@@ -2,8 +2,8 @@
 
 For each size (default 10,000 and 100,000 chunks of 384 dimensions) one server holds the same texts
 and vectors for every contestant; a search asks for 20 hits of one tenant, both arms 150 deep, as one
-caller and as 16 at once. ragpg's time is that of the transaction that its client runs: set the
-tenant, one SQL call that returns whole hits, commit. A peer's is that of its own Python call. PATH
+caller and as 16 at once. ragpg's time is that of the transaction that its client runs, pipelined as
+there: set the tenant, one SQL call that returns whole hits, commit. A peer's is that of its own Python call. PATH
 is an interpreter with benchmarks/peers/requirements.txt; without it ragpg runs alone.
 
 `dense recall` is the share of the exact 150 nearest chunks of the tenant and filter that the vector
@@ -160,9 +160,11 @@ def hybrid_caller(dsn: str) -> Callable[[dict[str, Any]], list[str]]:
     conn = connect(dsn)
 
     def call(question: dict[str, Any]) -> list[str]:
-        with conn.transaction():
+        with conn.pipeline():
+            conn.execute("begin")
             conn.execute("select ragpg.use_tenant(%s)", [question["tenant"]])
             rows = conn.execute(STATEMENT, arguments_of(question)).fetchall()
+            conn.execute("commit")
         return [row[2] for row in rows]
 
     return call
