@@ -3,8 +3,9 @@
 For each size (default 10,000 and 100,000 chunks of 384 dimensions) one server holds the same texts
 and vectors for every contestant; a search asks for 20 hits of one tenant, both arms 150 deep, as one
 caller and as 16 at once. ragpg's time is that of the transaction that its client runs, pipelined as
-there: set the tenant, one SQL call that returns whole hits, commit. A peer's is that of its own Python call. PATH
-is an interpreter with benchmarks/peers/requirements.txt; without it ragpg runs alone.
+there: set the tenant, one SQL call that returns whole hits, commit. A peer's is that of its own
+Python call. PATH is an interpreter with benchmarks/peers/requirements.txt; without it ragpg runs
+alone.
 
 `dense recall` is the share of the exact 150 nearest chunks of the tenant and filter that the vector
 leg returns; `hybrid recall` that of the exact fused 20, known for ragpg's own scores only; `found`
