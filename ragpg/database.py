@@ -6,25 +6,28 @@ for that transaction only; nothing else takes a connection from the pool.
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
+from weakref import WeakSet
 
 import psycopg
 from pgvector.psycopg import register_vector_async
-from psycopg.rows import class_row, dict_row
+from psycopg.pq import TransactionStatus
+from psycopg.rows import class_row, dict_row, tuple_row
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ragpg import errors
+from ragpg.database_errors import translated
 from ragpg.dsn import connect_args
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 Row = TypeVar("Row")
 Connection = psycopg.AsyncConnection[Any]
@@ -32,24 +35,6 @@ Connection = psycopg.AsyncConnection[Any]
 # The address is given to the driver itself, which knows more forms of it than SQLAlchemy.
 SQLALCHEMY_DRIVER = "postgresql+psycopg://"
 SCHEMA_REVISION = "0011"
-
-# SQLSTATEs that ragpg's own functions raise; tests/house holds this equal to the SQL.
-RAISED_IN_SQL: dict[str, type[errors.RagpgError]] = {
-    "RG001": errors.TenantNotSetError,
-    "RG002": errors.TenantNotFound,
-    "RG003": errors.CollectionNotFound,
-    "RG004": errors.TenantNotSetError,
-    "RG005": errors.DimensionError,
-    "RG006": errors.CollectionExists,
-    "RG007": errors.ConflictError,
-    "RG008": errors.ConflictError,
-    "RG009": errors.InputError,
-    "RG010": errors.DocumentNotFound,
-    "RG011": errors.ConflictError,
-}
-# Serialization failure, deadlock, lock not available, and the classes of lost connections,
-# exhausted resources and operator intervention (PostgreSQL documentation, appendix A).
-RETRYABLE = re.compile(r"^(40001|40P01|55P03|08...|53...|57P0.)$")
 
 
 @cache
@@ -96,11 +81,15 @@ class Database:
         self._statement_timeout_ms = statement_timeout_ms
         self._actor = actor
         self._checked = False
+        self._process = os.getpid()
+        # Of a caller's engine they may be there already, without pgvector's types.
+        self._registered: WeakSet[Connection] = WeakSet()
 
     async def aclose(self) -> None:
         """Close the pool, if it is ours."""
         if self._owns_engine:
-            await self._engine.dispose()
+            # Of a parent's connections this process only lets go.
+            await self._engine.dispose(close=self._process == os.getpid())
 
     @asynccontextmanager
     async def transaction(
@@ -108,23 +97,32 @@ class Database:
     ) -> AsyncIterator[Connection]:
         """A psycopg connection inside a transaction for this tenant, committed at the end.
 
-        `conn` is the caller's own connection: its transaction is used and is not committed here.
+        `conn` is the caller's own connection: its transaction is used and is not committed here,
+        and has its own tenant and settings again afterwards.
         `tenant` None is for statements that belong to no tenant. `pipelined` sends statements
         without waiting for their answers until a result is fetched, so that a transaction of one
         result waits for the server twice instead of once for each statement; what a statement
         raises is then raised at the next fetch or at the end. Raises TenantNotFound, SchemaError,
         DatabaseError.
         """
-        with translated():
+        if self._process != os.getpid():
+            raise errors.InputError(
+                f"the client was opened in process {self._process} and is used in process"
+                f" {os.getpid()}, which would share its connections; open one in each process,"
+                " after the fork"
+            )
+        with translated(tenant):
             if conn is not None:
-                await self._check(conn)
-                await self._enter(conn, tenant)
-                yield conn
+                async with self._borrowed(conn, tenant):
+                    yield conn
                 return
             async with self._engine.begin() as sa_connection:
                 raw = await sa_connection.get_raw_connection()
                 pg = cast("Connection", raw.driver_connection)
                 await self._check(pg)
+                if pg not in self._registered:
+                    await _register_vectors(pg)
+                    self._registered.add(pg)
                 async with pg.pipeline():
                     await pg.execute("begin")
                     await self._enter(pg, tenant)
@@ -134,6 +132,37 @@ class Database:
                 if not pipelined:
                     yield pg
                     await pg.execute("commit")
+
+    @asynccontextmanager
+    async def _borrowed(self, conn: Connection, tenant: str | None) -> AsyncIterator[None]:
+        """This tenant in the caller's own transaction, whose settings are put back afterwards."""
+        if not isinstance(conn, psycopg.AsyncConnection):
+            raise errors.InputError(
+                f"conn is a {type(conn).__name__}; give a psycopg.AsyncConnection"
+            )
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            raise errors.InputError(
+                "conn is in autocommit mode and in no transaction, so no tenant could be set;"
+                " call within `async with conn.transaction():`"
+            )
+        await self._check(conn)
+        before = await _first_row(
+            conn,
+            "select current_setting('statement_timeout'), current_setting('jit'),"
+            " coalesce(current_setting('ragpg.tenant_id', true), ''),"
+            " coalesce(current_setting('ragpg.actor', true), '')",
+        )
+        await self._enter(conn, tenant)
+        try:
+            yield
+        finally:
+            # After an error of a statement nothing can be set, and only a rollback is left.
+            if conn.info.transaction_status == TransactionStatus.INTRANS:
+                await conn.execute(
+                    "select set_config('statement_timeout', %s, true), set_config('jit', %s, true),"
+                    " set_config('ragpg.tenant_id', %s, true), set_config('ragpg.actor', %s, true)",
+                    before,
+                )
 
     async def _check(self, conn: Connection) -> None:
         if not self._checked:
@@ -165,10 +194,6 @@ def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> Asyn
         },
     )
 
-    @event.listens_for(engine.sync_engine, "connect")
-    def register_vectors(dbapi_connection: Any, _record: Any) -> None:
-        dbapi_connection.run_async(_register_vectors)
-
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
         if not _is_open(dbapi_connection.driver_connection):
@@ -192,11 +217,16 @@ def _is_open(conn: Connection) -> bool:
 
 
 async def _register_vectors(conn: Connection) -> None:
-    autocommit = conn.autocommit
-    await conn.set_autocommit(True)
     if await psycopg.types.TypeInfo.fetch(conn, "vector") is not None:
         await register_vector_async(conn)
-    await conn.set_autocommit(autocommit)
+
+
+async def _first_row(conn: Connection, statement: LiteralString) -> tuple[Any, ...]:
+    """The first row as a tuple, whatever rows the connection is set to give."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement)
+        row = await cursor.fetchone()
+    return () if row is None else row
 
 
 async def check_role(conn: Connection) -> None:
@@ -204,7 +234,8 @@ async def check_role(conn: Connection) -> None:
 
     Raises ConfigurationError. Before the first migration there is no ragpg_app to belong to.
     """
-    cursor = await conn.execute(
+    name, superuser, bypasses, owns, serves = await _first_row(
+        conn,
         """
         select current_user, role.rolsuper, role.rolbypassrls,
                coalesce((select pg_has_role(current_user, home.nspowner, 'member')
@@ -212,10 +243,7 @@ async def check_role(conn: Connection) -> None:
                coalesce((select pg_has_role(current_user, service.oid, 'usage')
                            from pg_roles as service where service.rolname = 'ragpg_app'), true)
           from pg_roles as role where role.rolname = current_user
-        """
-    )
-    name, superuser, bypasses, owns, serves = cast(
-        "tuple[str, bool, bool, bool, bool]", await cursor.fetchone()
+        """,
     )
     why = (
         "a superuser"
@@ -242,15 +270,15 @@ async def check_role(conn: Connection) -> None:
 
 async def check_schema(conn: Connection) -> None:
     """Refuse a schema that does not fit this code. Raises SchemaMissing, -Outdated, -TooNew."""
-    cursor = await conn.execute("select to_regclass('ragpg.alembic_version') is not null")
-    row = await cursor.fetchone()
-    found = None
-    if row is not None and row[0]:
-        cursor = await conn.execute(
-            "select version_num, functions_digest from ragpg.alembic_version, ragpg.installation"
+    found: tuple[Any, ...] = ()
+    if await _first_row(
+        conn, "select 1 from pg_class where oid = to_regclass('ragpg.alembic_version')"
+    ):
+        found = await _first_row(
+            conn,
+            "select version_num, functions_digest from ragpg.alembic_version, ragpg.installation",
         )
-        found = await cursor.fetchone()
-    if found is None:
+    if not found:
         raise errors.SchemaMissing(
             "the database holds no ragpg schema; run `ragpg migrate`", needed=SCHEMA_REVISION
         )
@@ -292,55 +320,6 @@ def functions_digest() -> str:
     import hashlib
 
     return hashlib.sha256("\0".join(text for _, text in function_files()).encode()).hexdigest()
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn every psycopg and pool error raised inside into one of ours, with its cause."""
-    try:
-        yield
-    except psycopg.Error as exc:
-        raise _ours(exc) from exc
-    except DBAPIError as exc:
-        if isinstance(exc.orig, psycopg.Error):
-            raise _ours(exc.orig) from exc
-        raise
-    except PoolTimeout as exc:
-        raise errors.DatabaseUnavailable(
-            "no database connection became free in time; raise RAGPG_POOL_MAX_SIZE or search less"
-            " at once",
-            retryable=True,
-        ) from exc
-
-
-def _ours(exc: psycopg.Error) -> errors.RagpgError:
-    # What was sent after a wrong statement is passed over and says only that.
-    while isinstance(exc, psycopg.errors.PipelineAborted) and isinstance(
-        exc.__context__, psycopg.Error
-    ):
-        exc = exc.__context__
-    state, diag = exc.sqlstate, exc.diag
-    message = (diag.message_primary or str(exc).splitlines()[0]).strip()
-    if diag.message_hint:
-        message = f"{message}; {diag.message_hint[0].lower()}{diag.message_hint[1:]}"
-    if state in RAISED_IN_SQL:
-        return RAISED_IN_SQL[state](message)
-    if state in {"3F000", "42P01"} and "ragpg" in message:
-        return errors.SchemaMissing(f"{message}; run `ragpg migrate`", needed=SCHEMA_REVISION)
-    if state is None and isinstance(exc, psycopg.DataError):
-        return errors.InputError(f"a value cannot be sent to Postgres: {message}; change it")
-    if state is None or state.startswith(("08", "57P")):
-        return errors.DatabaseUnavailable(
-            f"the database cannot be reached: {message}; check RAGPG_DATABASE_URL and that the"
-            " server runs",
-            sqlstate=state,
-            retryable=True,
-        )
-    return errors.DatabaseError(
-        f"Postgres refused a statement ({state}): {message}",
-        sqlstate=state,
-        retryable=bool(RETRYABLE.match(state)),
-    )
 
 
 async def fetch_all(

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from ragpg.database import translated
+from ragpg.database_errors import translated
 from ragpg.dsn import libpq_dsn
 from ragpg.errors import ConflictError
 from ragpg.server_checks import pgvector_warnings

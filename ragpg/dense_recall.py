@@ -12,7 +12,7 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from ragpg.database import translated
+from ragpg.database_errors import translated
 from ragpg.dsn import libpq_dsn
 from ragpg.errors import DatabaseUnavailable, RagpgError
 from ragpg.filter_jsonpath import FilterArguments, compile_filter

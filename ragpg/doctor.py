@@ -12,7 +12,8 @@ from typing import Any, Literal, cast
 import psycopg
 
 from ragpg import maintenance
-from ragpg.database import SCHEMA_REVISION, check_role, check_schema, translated
+from ragpg.database import SCHEMA_REVISION, check_role, check_schema
+from ragpg.database_errors import translated
 from ragpg.embedded import embedded_state, start_embedded, stop_embedded
 from ragpg.errors import RagpgError
 from ragpg.server_checks import (

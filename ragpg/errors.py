@@ -14,6 +14,7 @@ RagpgError
 │   ├── CollectionExists
 │   └── RecipeMismatch            the collection was made with another recipe
 ├── ConfigurationError            a setting, key or optional package is missing
+├── ClientClosed                  the client is not open, or was closed during the call
 ├── TenantNotSetError             RG001: a statement ran without a tenant
 ├── SchemaError
 │   ├── SchemaMissing
@@ -101,6 +102,10 @@ class RecipeMismatch(ConflictError):
 
 class ConfigurationError(RagpgError):
     """A setting, a key or an optional package is missing; the message names it."""
+
+
+class ClientClosed(RagpgError):
+    """The client is not open: it was closed, perhaps while the call ran, or never was opened."""
 
 
 class TenantNotSetError(RagpgError):

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from ragpg.database import statements
-from ragpg.errors import DatabaseError, RagpgError
+from ragpg.errors import ClientClosed, DatabaseError, RagpgError
 from ragpg.staging import Staged, Transaction
 
 STATEMENTS = statements("ingest")
@@ -56,7 +56,7 @@ async def in_work(
     except BaseException as exc:
         message = str(exc) if isinstance(exc, RagpgError) else INTERRUPTED
         if keep_error:
-            with anyio.CancelScope(shield=True), suppress(DatabaseError):
+            with anyio.CancelScope(shield=True), suppress(DatabaseError, ClientClosed):
                 async with transaction() as conn:
                     await conn.execute(STATEMENTS["leave_staged"], held | {"last_error": message})
         raise

@@ -16,8 +16,8 @@ from ragpg.database import (
     function_files,
     functions_digest,
     judge_schema,
-    translated,
 )
+from ragpg.database_errors import translated
 from ragpg.dsn import connect_args
 from ragpg.errors import ConfigurationError, SchemaOutdated
 from ragpg.server_checks import (

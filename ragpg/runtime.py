@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ragpg.composition import Given, Providers
 from ragpg.database import Connection, Database
 from ragpg.embedded import EmbeddedPostgres, start_embedded, stop_embedded
-from ragpg.errors import InputError
+from ragpg.errors import ClientClosed, InputError
 from ragpg.inputs import checked_text
 from ragpg.migrate import migrate
 from ragpg.settings import Settings
@@ -32,7 +32,7 @@ class Runtime:
 
     @property
     def providers(self) -> Providers:
-        """Who embeds, writes, reranks and answers. Raises InputError after `aclose`."""
+        """Who embeds, writes, reranks and answers. Raises ClientClosed after `aclose`."""
         self._require_open()
         return self._providers
 
@@ -65,7 +65,7 @@ class Runtime:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise InputError(
+            raise ClientClosed(
                 "the client is not open: it was closed; use it within"
                 " `async with ragpg.AsyncClient(..) as client`"
             )

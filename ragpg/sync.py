@@ -1,23 +1,25 @@
 """Blocking twins of the async client: the same names, no await. Documentation is on the originals.
 
-A client runs an event loop in one thread of its own; open it after a fork. It cannot join a
+A client runs an event loop in one thread of its own; open it after a fork. Ctrl-C cancels the call
+that it interrupts. A client that is not closed is closed when the process ends. It cannot join a
 transaction of your own blocking psycopg connection.
 """
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ragpg.blocking import LoopThread
 from ragpg.care import StaleDocument
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.corpus_sync import SyncReport
-from ragpg.errors import InputError
+from ragpg.errors import ClientClosed
 from ragpg.evaluate import Measures
 from ragpg.filters import Where
 from ragpg.ingest_tally import IngestProgress
@@ -62,7 +64,7 @@ class Client:
             reranker=reranker,
             generator=generator,
         )
-        self._portal: BlockingPortal | None = None
+        self._portal: LoopThread | None = None
         self._stack = ExitStack()
 
     @classmethod
@@ -72,11 +74,13 @@ class Client:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
+            portal = LoopThread()
+            stack.callback(portal.close)
             stack.callback(lambda: portal.call(self._inner.aclose))
             portal.call(self._inner.__aenter__)
             self._portal = portal
             self._stack = stack.pop_all()
+        atexit.register(self.close)
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -84,6 +88,7 @@ class Client:
 
     def close(self) -> None:
         """Blocking twin of `AsyncClient.aclose`."""
+        atexit.unregister(self.close)
         self._portal = None
         self._stack.close()
 
@@ -113,10 +118,12 @@ class Client:
         return self._inner.settings
 
     @property
-    def portal(self) -> BlockingPortal:
-        """The thread that the event loop runs in. Raises InputError when the client is not open."""
+    def portal(self) -> LoopThread:
+        """The thread that the event loop runs in. Raises ClientClosed."""
         if self._portal is None:
-            raise InputError("the client is not open; use it as `with ragpg.Client(..) as client`")
+            raise ClientClosed(
+                "the client is not open; use it as `with ragpg.Client(..) as client`"
+            )
         return self._portal
 
     @property
@@ -135,7 +142,7 @@ class Collection:
         self.name = name
 
     @property
-    def _portal(self) -> BlockingPortal:
+    def _portal(self) -> LoopThread:
         return self._client.portal
 
     def create(self, recipe: Recipe | None = None) -> Recipe:
@@ -248,10 +255,13 @@ class Collection:
         self,
         *,
         wait: bool = True,
+        seed: bool = False,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(lambda: self._inner.resume(wait=wait, progress=progress))
+        return self._portal.call(
+            lambda: self._inner.resume(wait=wait, seed=seed, progress=progress)
+        )
 
     def enqueue(self, documents: Iterable[Document]) -> Enqueued:
         """Blocking twin."""

@@ -13,7 +13,13 @@ from pydantic import SecretStr
 import ragpg
 from ragpg import testing
 from ragpg.client import AsyncClient
-from ragpg.errors import ConfigurationError, DimensionError, InputError, RecipeMismatch
+from ragpg.errors import (
+    ClientClosed,
+    ConfigurationError,
+    DimensionError,
+    InputError,
+    RecipeMismatch,
+)
 from ragpg.settings import Settings
 from ragpg.types import Document, Embedded, Purpose, Recipe
 from tests.conftest import client_on
@@ -334,7 +340,7 @@ async def test_a_closed_client_refuses_every_call_until_it_is_entered_again(data
         lambda: client.create_tenant("other"),
     )
     for call in calls:
-        with pytest.raises(InputError, match="the client is not open"):
+        with pytest.raises(ClientClosed, match="the client is not open"):
             await call()
     async with client:
         assert len(await port.search("crane")) == 1

@@ -1,0 +1,70 @@
+"""An event loop in a thread of its own, which blocking callers wait for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from anyio.from_thread import start_blocking_portal
+
+from ragpg.errors import ClientClosed, InputError
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """A running loop; `call` waits for a coroutine function in it. End it with `close`."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal(name="ragpg"))
+
+    def call(self, function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+        """What the coroutine returns or raises.
+
+        Where the wait is interrupted, by Ctrl-C say, the coroutine is cancelled and its end waited
+        for, so that nothing goes on behind the caller's back. Raises InputError after a fork, in
+        whose child the thread does not run.
+        """
+        if self._process != os.getpid():
+            raise InputError(
+                f"the client was opened in process {self._process} and is used in process"
+                f" {os.getpid()}, where its thread does not run; open one in each process, after"
+                " the fork"
+            )
+        begun, ended = threading.Event(), threading.Event()
+
+        async def run() -> Result:
+            begun.set()
+            try:
+                return await function(*arguments)
+            finally:
+                ended.set()
+
+        try:
+            future = self._portal.start_task_soon(run)
+        except RuntimeError as exc:
+            raise ClientClosed("the client was closed meanwhile; open a new one") from exc
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                # Whatever was to begin before this has begun, or never will.
+                self._portal.call(_nothing)
+                if begun.is_set():
+                    ended.wait()
+            raise
+
+    def close(self) -> None:
+        """End the loop after the calls in it."""
+        if self._process == os.getpid():
+            self._stack.close()
+
+
+async def _nothing() -> None:
+    return
