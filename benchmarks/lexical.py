@@ -31,6 +31,9 @@ from ragpg.migrate import migrate
 RESULTS = Path(__file__).parent / "results"
 BATCH = 500
 QUERIES = 60
+LEXICAL_TABLES = (
+    "lexeme_vector", "lexeme_count", "lexeme_waiting", "lexeme_block", "lexeme_column",
+)  # fmt: skip
 RECIPE = {
     "embedding_provider": "local", "embedding_model": "none", "dimensions": 3,
     "embedding_dtype": "float", "context_provider": "none", "context_model": "none",
@@ -111,7 +114,7 @@ def load_ragpg(conn: psycopg.Connection[Any], corpus: Corpus, tenants: list[Tena
                 spent += time.perf_counter() - start
     for tenant in tenants:
         conn.execute("select ragpg.compact_lexical(%s, %s)", [tenant.number, tenant.collection])
-    for table in ("lexeme_vector", "lexeme_count", "embedding"):
+    for table in (*LEXICAL_TABLES, "embedding"):
         conn.execute(f"vacuum analyze ragpg.{table}")
     return spent
 
@@ -303,8 +306,9 @@ def run_size(url: str, size: int, prototype: Path | None) -> dict[str, Any]:
             result["rates"]["tsvector + GIN"] = size / load_tsvector(conn, corpus, tenants)
             result["bytes"]["ragpg"] = scalar(
                 conn,
-                "select pg_total_relation_size('ragpg.lexeme_vector')"
-                " + pg_total_relation_size('ragpg.lexeme_count')",
+                "select sum(pg_total_relation_size('ragpg.' || name))::bigint"
+                " from unnest(%s::text[]) as name",
+                [list(LEXICAL_TABLES)],
             )
             result["bytes"]["tsvector + GIN"] = scalar(
                 conn, "select pg_total_relation_size('plain_chunk')"

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ragpg.client import AsyncClient
     from ragpg.collection import AsyncCollection
     from ragpg.corpus_sync import SyncReport
+    from ragpg.documents import DocumentOverview
     from ragpg.filters import Filter, field, key, modified, source, tags
+    from ragpg.parse import parse_bytes
     from ragpg.plan import Plan
     from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
     from ragpg.retrieve import Weights
@@ -47,7 +49,9 @@ _HOME = {
     "client": ("AsyncClient",),
     "collection": ("AsyncCollection",),
     "corpus_sync": ("SyncReport",),
+    "documents": ("DocumentOverview",),
     "filters": ("Filter", "field", "key", "modified", "source", "tags"),
+    "parse": ("parse_bytes",),
     "plan": ("Plan",),
     "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
     "retrieve": ("Weights",),
@@ -86,6 +90,7 @@ __all__ = [
     "ContextWriter",
     "Document",
     "DocumentFailure",
+    "DocumentOverview",
     "Embedder",
     "Enqueued",
     "Filter",
@@ -107,6 +112,7 @@ __all__ = [
     "field",
     "key",
     "modified",
+    "parse_bytes",
     "source",
     "tags",
 ]

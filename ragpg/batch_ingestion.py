@@ -14,18 +14,18 @@ from ragpg.ingestion import Ingestion
 
 
 async def run_batches(
-    ingestion: Ingestion, writer: BatchContextWriter, *, wait: bool, poll_s: float
+    ingestion: Ingestion, writer: BatchContextWriter, *, wait: bool, seed: bool, poll_s: float
 ) -> None:
     """Submit, collect and publish; look again every `poll_s` seconds until nothing is waiting.
 
     Without `wait` once: what was submitted stays with the vendor, for this function to collect
-    later, in any process. Only who waits sends first chunks ahead, since the others must follow
-    within the hour. Raises ProviderError; what was stored by then is kept.
+    later, in any process. With `seed` first chunks go ahead: for who looks again soon, since the
+    others must follow within the hour. Raises ProviderError; what was stored by then is kept.
     """
     while True:
         collected = await collect_contexts(ingestion.transaction, ingestion.collection_id, writer)
         submitted = await submit_missing_contexts(
-            ingestion.transaction, ingestion.collection_id, writer, seed=wait
+            ingestion.transaction, ingestion.collection_id, writer, seed=seed
         )
         waiting = collected.waiting + submitted.requests + submitted.held
         ingestion.collected(collected.usage, waiting_contexts=waiting)

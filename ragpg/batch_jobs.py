@@ -24,12 +24,13 @@ async def defer_collect(client: AsyncClient, *, lost_after_s: float) -> None:
         await fetch_rows(conn, STATEMENTS["defer_collect"], {"lost_after_s": lost_after_s})
 
 
-async def collect(collection: AsyncCollection) -> bool:
+async def collect(collection: AsyncCollection, *, seed: bool) -> bool:
     """Ask the vendor once, store and publish what has come; whether something waits still.
 
-    Raises what `AsyncCollection.resume` raises; what was stored by then is kept.
+    `seed` is that of `AsyncCollection.resume`. Raises what that raises; what was stored by then is
+    kept.
     """
-    report = await collection.resume(wait=False)
+    report = await collection.resume(wait=False, seed=seed)
     for failure in report.failed:
         _logger.warning("collected from a batch, not live: %s", failure.message)
     return bool(report.waiting)

@@ -15,7 +15,7 @@ from ragpg.batches import STATEMENTS, finish, mark_submitted
 from ragpg.context_batch import BatchContextWriter, BatchResult
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import InvalidProviderResponse, ProviderError
-from ragpg.staging import Transaction, record_usage
+from ragpg.staging import Transaction, hold_collection, record_usage
 from ragpg.types import Usage
 
 SET_CONTEXT = statements("contextualize")["set_context"]
@@ -186,6 +186,7 @@ async def _store(
     if prefix != batch_id.hex or not number.isdecimal():
         return
     context = None if result.context is None else result.context.replace("\0", "")
+    await hold_collection(conn, collection_id)
     item: dict[str, Any] = {"batch_id": batch_id, "number": int(number)}
     settled = {"status": "failed" if context is None else "written", "error": result.error}
     rows = await fetch_rows(conn, STATEMENTS["settle_item"], item | settled)
@@ -214,6 +215,7 @@ async def _store(
             "position": place["position"],
             "context": context,
             "context_error": result.error if context is None else None,
+            "context_refused": context is None and result.refused,
         },
     )
     if context is None:

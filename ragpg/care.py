@@ -1,11 +1,11 @@
-"""Corpus care: documents that somebody should review, and documents whose time is over."""
+"""Corpus care: documents that somebody should review. `ragpg.retention` deletes what is over."""
 
 from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
 
-from ragpg.database import Connection, fetch_all, fetch_rows, statements
+from ragpg.database import Connection, fetch_all, statements
 from ragpg.inputs import checked_count
 
 STATEMENTS = statements("care")
@@ -46,12 +46,3 @@ async def stale_documents(
         {"collection": collection, "unmodified_days": unmodified_days},
         row_type=StaleDocument,
     )
-
-
-async def delete_expired(conn: Connection, collection: str) -> tuple[str, ...]:
-    """The keys of the documents that were deleted because their `expires_at` has come.
-
-    Searches left them out already. Raises CollectionNotFound.
-    """
-    rows = await fetch_rows(conn, STATEMENTS["delete_expired"], {"collection": collection})
-    return tuple(row["key"] for row in rows)

@@ -1,12 +1,15 @@
-"""The command line of corpus care: ragpg stale | expire."""
+"""The command line of corpus care: ragpg stale | expire | prune-log."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragpg.cli_session import AsJson, Collection, Tenant, with_collection
+from ragpg.cli_session import AsJson, Collection, Tenant, with_client, with_collection
+
+if TYPE_CHECKING:
+    from ragpg.client import AsyncClient
 
 app = typer.Typer()
 
@@ -57,3 +60,38 @@ def expire(
     for key in keys:
         typer.echo(key)
     typer.echo(f"{len(keys)} deleted", err=True)
+
+
+@app.command(name="prune-log")
+def prune_log(
+    tenant: Tenant = "default",
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=36_500,
+            help="Days; 0 deletes the whole log. Default: RAGPG_SEARCH_LOG_DAYS.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a tenant's logged searches of so many days ago or earlier, as workers do for all."""
+    from functools import partial
+
+    from ragpg import terminal
+    from ragpg.errors import InputError
+    from ragpg.retention import prune_log as prune
+
+    async def run(client: AsyncClient) -> int:
+        days = older_than if older_than is not None else client.settings.search_log_days or None
+        if days is None:
+            raise InputError(
+                "RAGPG_SEARCH_LOG_DAYS is 0, which keeps the log; give --older-than DAYS"
+            )
+        return await prune(partial(client.transaction, tenant), older_than_days=days)
+
+    pruned = with_client(run)
+    if as_json:
+        typer.echo(terminal.to_json({"deleted": pruned}))
+    else:
+        typer.echo(f"{pruned} searches deleted")

@@ -113,6 +113,13 @@ def search(
     collection: Collection = "default",
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many hits.")] = 20,
     where: Where = None,
+    depth: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many hits are fused and reranked.")
+    ] = 150,
+    after: Annotated[
+        int | None,
+        typer.Option(help="The next page: chunk_id of the last hit before it, see --json."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Retrieve, fuse and rerank; shows each hit's rank in both arms."""
@@ -120,7 +127,9 @@ def search(
 
     condition = _filter(where)
     hits = with_collection(
-        tenant, collection, lambda handle: handle.search(query, where=condition, k=k)
+        tenant,
+        collection,
+        lambda handle: handle.search(query, where=condition, k=k, depth=depth, after=after),
     )
     if as_json:
         typer.echo(terminal.to_json(hits))

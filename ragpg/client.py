@@ -74,6 +74,7 @@ class AsyncClient:
 
         Nothing brings it back. Raises TenantNotFound.
         """
+        checked_name("tenant", key)
         async with self.transaction(None) as conn:
             await conn.execute(STATEMENTS["without_time_limit"])
             await conn.execute(STATEMENTS["delete_tenant"], {"key": key})

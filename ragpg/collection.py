@@ -8,17 +8,18 @@ from functools import partial
 
 import anyio.to_thread
 
-from ragpg import care, evaluate, parse
+from ragpg import care, evaluate, parse, retention
 from ragpg.care import StaleDocument
 from ragpg.collection_search import SearchedCollection
 from ragpg.collection_sync import How, SyncedCollection
-from ragpg.database import Connection, fetch_rows
-from ragpg.errors import DocumentNotFound
+from ragpg.database import Connection, fetch_rows, statements
+from ragpg.documents import DocumentOverview, list_documents
+from ragpg.errors import DocumentNotFound, InputError
 from ragpg.evaluate import Measures
 from ragpg.ingest import STATEMENTS as INGEST
 from ragpg.ingest_sources import given, parsed
 from ragpg.ingest_tally import IngestProgress
-from ragpg.inputs import checked_key, checked_texts
+from ragpg.inputs import checked_key, checked_texts, shown
 from ragpg.queued import enqueue, requeue
 from ragpg.types import (
     Document,
@@ -28,6 +29,8 @@ from ragpg.types import (
     Qrel,
     StrPath,
 )
+
+SYNC = statements("sync")
 
 
 class AsyncCollection(SyncedCollection, SearchedCollection):
@@ -126,6 +129,27 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
         row["tags"], row["page_starts"] = tuple(row["tags"]), tuple(row["page_starts"])
         return Document(**row)
 
+    async def documents(
+        self, *, key_prefix: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[DocumentOverview]:
+        """Live documents by key, without their texts, at most `limit` (1 to 1000).
+
+        `after` is the key of the last one of the page before. Raises CollectionNotFound.
+        """
+        async with self.transaction(pipelined=True) as conn:
+            return await list_documents(
+                conn, self.name, key_prefix=key_prefix, after=after, limit=limit
+            )
+
+    async def rename(self, key: str, to: str) -> None:
+        """Give a live document another key; it keeps its chunks, and no vendor is called.
+
+        Raises DocumentNotFound, ConflictError where `to` is the key of another one.
+        """
+        keys = {"from_key": checked_key(key), "to_key": checked_key(to)}
+        async with self.transaction() as conn:
+            await conn.execute(SYNC["rename_document"], {"collection": self.name, **keys})
+
     async def delete(self, key: str) -> bool:
         """Delete a document with all its chunks, at once; False when there was none."""
         checked_key(key)
@@ -145,8 +169,7 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
 
     async def expire(self) -> tuple[str, ...]:
         """Delete the documents whose `expires_at` has come; their keys."""
-        async with self.transaction() as conn:
-            return await care.delete_expired(conn, self.name)
+        return await retention.delete_expired(self.transaction, self.name)
 
     async def evaluate(
         self,
@@ -157,8 +180,21 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
     ) -> Measures:
         """Measures of this collection's search on your own queries (text by id) and judgements.
 
-        A qrel's id is a document key; a document counts at the rank of its first chunk.
+        A qrel's id is a document key; a document counts at the rank of its first chunk. Raises
+        InputError where a judgement is about a query that is not among them.
         """
+        if not isinstance(queries, Mapping):
+            raise InputError(
+                f"queries is {shown(queries)}; give texts by id, such as {{'q1': 'How long?'}}"
+            )
+        qrels = tuple(qrels)
+        unknown = [
+            qrel for qrel in qrels if isinstance(qrel, Qrel) and qrel.query_id not in queries
+        ]
+        if unknown:
+            raise InputError(
+                f"{shown(unknown[0])} is about a query that is not given; add it, or leave it out"
+            )
         run: dict[str, list[str]] = {}
         for query_id, query in queries.items():
             hits = await self.search(query, k=150)

@@ -11,9 +11,15 @@ from ragpg import generate, rerank, retrieve
 from ragpg.database import Connection
 from ragpg.filters import Filter, Where, as_filter
 from ragpg.handle import CollectionHandle, Known
-from ragpg.inputs import checked_choice, checked_count, checked_hits, checked_text
+from ragpg.inputs import (
+    checked_choice,
+    checked_chunk_ids,
+    checked_count,
+    checked_hits,
+    checked_text,
+)
 from ragpg.protocols import CorpusGenerator, Generator
-from ragpg.retrieve import Weights
+from ragpg.retrieve import DEPTH, Weights
 from ragpg.staging import record_usage
 from ragpg.types import Answer, AnswerDelta, Expansion, Hits
 
@@ -27,6 +33,7 @@ class SearchedCollection(CollectionHandle):
         *,
         where: Where | None = None,
         k: int = 150,
+        depth: int = DEPTH,
         weights: Weights = Weights(),  # noqa: B008  frozen
         exclude: Sequence[int] = (),
         after: int | None = None,
@@ -35,18 +42,24 @@ class SearchedCollection(CollectionHandle):
     ) -> Hits:
         """The `k` best hits of both arms, fused, best first; not reranked, not logged.
 
-        `after` is the chunk id of the last hit of the page before. `deduplicate` gives each text
-        once, the others as `Hit.duplicates`. `conn` is your own psycopg connection, whose
-        transaction is used. Raises EmptyQueryError, FilterError, InputError (`after` is not in
-        this search's list), NotFoundError, ProviderError (the query could not be embedded).
+        `depth` is how many hits each arm gives, 1 to 1000: their list has up to twice as many, and
+        a `k` above it deepens the search. To page, repeat the call with `after`, the chunk id of
+        the last hit of the page before; `k` may change, the rest may not. A page shorter than `k`
+        is the last one; where the list ends because of the depth `Hits.notices` says so.
+        `deduplicate` gives each text once, the others as `Hit.duplicates`. `conn` is your own
+        psycopg connection, whose transaction is used. Raises EmptyQueryError, FilterError,
+        InputError (`after` is not in this search's list, or `k` is above `depth` with it),
+        NotFoundError, ProviderError (the query could not be embedded).
         """
+        retrieve.check_list(k=k, depth=depth, weights=weights, after=after)
         return (
             await self._retrieve(
                 query,
                 where=as_filter(where),
-                k=checked_count("k", k),
+                k=k,
+                depth=depth,
                 weights=weights,
-                exclude=exclude,
+                exclude=checked_chunk_ids("exclude", exclude),
                 after=after,
                 deduplicate=deduplicate,
                 conn=conn,
@@ -59,6 +72,7 @@ class SearchedCollection(CollectionHandle):
         *,
         where: Filter | None,
         k: int,
+        depth: int,
         weights: Weights,
         exclude: Sequence[int],
         after: int | None,
@@ -86,6 +100,7 @@ class SearchedCollection(CollectionHandle):
                         dimensions=known.recipe.dimensions,
                         where=where,
                         k=k,
+                        depth=depth,
                         weights=weights,
                         exclude=exclude,
                         after=after,
@@ -132,29 +147,43 @@ class SearchedCollection(CollectionHandle):
         *,
         where: Where | None = None,
         k: int = 20,
-        depth: int = 150,
+        depth: int = DEPTH,
+        weights: Weights = Weights(),  # noqa: B008  frozen
+        exclude: Sequence[int] = (),
+        after: int | None = None,
         expand: Expansion | None = None,
         deduplicate: bool = False,
     ) -> Hits:
         """The `k` best hits: `depth` retrieved and fused, then reranked; logged with its reasons.
 
+        To page, repeat the call with `after`, the chunk id of the last hit of the page before;
+        `k` may change, the rest may not. The list has at most `depth` hits, and `Hits.notices` says
+        where it ends because of that. Each page reranks the whole list, and costs as much as the
+        first. `exclude` leaves chunks out before reranking, so that others take their places.
         `deduplicate` gives each text once, before reranking; `expand` adds what stands around the
-        `k` hits, after it.
+        `k` hits, after it. Raises as `retrieve` does.
         """
+        retrieve.check_list(k=k, depth=depth, weights=weights, after=after)
         where = as_filter(where)
         if expand is not None:
             checked_choice("expand", expand, get_args(Expansion))
         candidates, embedding, known = await self._retrieve(
             query,
             where=where,
-            k=max(checked_count("k", k), checked_count("depth", depth)),
-            weights=Weights(),
-            exclude=(),
+            k=max(k, depth),
+            depth=depth,
+            weights=weights,
+            exclude=checked_chunk_ids("exclude", exclude),
             after=None,
             deduplicate=deduplicate,
             conn=None,
         )
-        shown = await self._rerank(candidates.query, candidates, k=k)
+        if after is None:
+            shown = await self._rerank(candidates.query, candidates, k=k)
+        else:
+            retrieve.check_listed(candidates, after)
+            reranked = await self._rerank(candidates.query, candidates, k=len(candidates))
+            shown = retrieve.page(reranked, after=after, k=k, depth=depth)
         shown = await self._logged(known, candidates, shown, embedding=embedding, where=where, k=k)
         if expand is None:
             return shown

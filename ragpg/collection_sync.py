@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio.to_thread
 
@@ -11,8 +11,10 @@ from ragpg import corpus_sync, parse
 from ragpg.batch_ingestion import run_batches
 from ragpg.context_batch import BatchContextWriter
 from ragpg.corpus_sync import SyncReport
+from ragpg.database import fetch_rows
 from ragpg.errors import CollectionNotFound, InputError, TenantNotFound
 from ragpg.handle import CollectionHandle, Known
+from ragpg.ingest import STATEMENTS
 from ragpg.ingest_sources import parsed
 from ragpg.ingest_tally import IngestProgress
 from ragpg.ingestion import Ingestion
@@ -27,6 +29,7 @@ class How:
     recontextualize: bool = False
     batch: bool = False
     wait: bool = True
+    seed: bool = False
     progress: Callable[[IngestProgress], None] | None = None
 
 
@@ -100,18 +103,21 @@ class SyncedCollection(CollectionHandle):
         self,
         *,
         wait: bool = True,
+        seed: bool = False,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestReport:
         """Collect the batches of earlier calls, by any process, and publish what is complete.
 
+        `seed` is for who does not wait but calls again within the hour, as workers do: first
+        chunks go ahead all the same, and a later call sends those that read what they cached.
         Raises InputError (the recipe writes no batches), CollectionNotFound, ProviderError.
         """
         known = await self._load()
         writer = self._batch_writer(known)
-        how = How(batch=True, wait=wait, progress=progress)
+        how = How(batch=True, wait=wait, seed=seed, progress=progress)
         ingestion = self._ingestion(known, how, from_files=False)
         await self._run_batches(ingestion, writer, how)
-        return ingestion.report()
+        return await self._report(ingestion, known)
 
     async def _ingest(
         self,
@@ -124,11 +130,16 @@ class SyncedCollection(CollectionHandle):
         known = await self._load()
         writer = self._batch_writer(known) if how.batch else None
         ingestion = self._ingestion(known, how, from_files=from_files)
-        report = await ingestion.run(documents)
-        if writer is None:
-            return report
-        await self._run_batches(ingestion, writer, how)
-        return ingestion.report()
+        await ingestion.run(documents)
+        if writer is not None:
+            await self._run_batches(ingestion, writer, how)
+        return await self._report(ingestion, known)
+
+    async def _report(self, ingestion: Ingestion, known: Known) -> IngestReport:
+        async with self.transaction() as conn:
+            named = {"collection_id": known.collection_id}
+            rows = await fetch_rows(conn, STATEMENTS["refused_contexts"], named)
+        return replace(ingestion.report(), contexts_refused=rows[0]["chunks"])
 
     def _ingestion(self, known: Known, how: How, *, from_files: bool) -> Ingestion:
         providers = self._runtime.providers
@@ -152,7 +163,8 @@ class SyncedCollection(CollectionHandle):
         self, ingestion: Ingestion, writer: BatchContextWriter, how: How
     ) -> None:
         poll_s = self._runtime.settings.batch_poll_s
-        await run_batches(ingestion, writer, wait=how.wait, poll_s=poll_s)
+        seed = how.wait or how.seed
+        await run_batches(ingestion, writer, wait=how.wait, seed=seed, poll_s=poll_s)
 
     async def _plan(
         self,

@@ -52,13 +52,15 @@ class BatchStatus:
 class BatchResult:
     """The context asked for under `custom_id`, or the error that left it without one.
 
-    `retryable` says whether the same request may succeed in another batch.
+    `retryable` says whether the same request may succeed in another batch, `refused` that it would
+    fail again whenever it is asked.
     """
 
     custom_id: str
     context: str | None
     error: str | None = None
     retryable: bool = False
+    refused: bool = False
     usage: tuple[Usage, ...] = ()
 
 

@@ -28,11 +28,13 @@ async def contextualize(
     """Write the missing contexts of one document; no transaction is open while the writer works.
 
     A chunk whose context failed stays without one and keeps the reason, never an empty text; one
-    that waits in a batch is left to it, since it is paid for there. Raises ProviderError when no
-    context can be written at all.
+    that waits in a batch is left to it, since it is paid for there, and one that was refused for
+    good is left alone. Raises ProviderError when no context can be written at all.
     """
     missing = [
-        chunk.chunk() for chunk in staged.chunks if chunk.context is None and not chunk.waiting
+        chunk.chunk()
+        for chunk in staged.chunks
+        if chunk.context is None and not (chunk.waiting or chunk.context_refused)
     ]
     failed: dict[int, str] = {}
     usage: list[Usage] = []
@@ -73,10 +75,11 @@ async def _store(
                 "position": result.position,
                 "context": context,
                 "context_error": result.error if context is None else None,
+                "context_refused": context is None and result.refused,
             }
         )
     async with transaction() as conn:
-        async with conn.cursor() as cursor:
-            await cursor.executemany(SET_CONTEXT, parameters)
         for result in results:
             await record_usage(conn, collection_id, result.usage)
+        async with conn.cursor() as cursor:
+            await cursor.executemany(SET_CONTEXT, parameters)

@@ -13,7 +13,7 @@ from ragpg import parse
 from ragpg.database import fetch_rows, statements
 from ragpg.errors import ConflictError, InputError, NotFoundError
 from ragpg.plan import REMOVAL_SHARE, Plan
-from ragpg.staging import Transaction
+from ragpg.staging import Transaction, hold_collection
 from ragpg.types import DocumentFailure, IngestReport, StrPath
 
 STATEMENTS = statements("sync")
@@ -86,6 +86,7 @@ async def apply(
         renamed[document.from_key] = document.key
     in_folder = [file.key for file in found.files]
     async with transaction() as conn:
+        await hold_collection(conn, collection_id)
         await conn.execute(STATEMENTS["own_keys"], home | {"keys": in_folder})
     changed = set(plan.keys("add", "update", "fail"))
     report = await ingest([file for file in found.files if file.key in changed])

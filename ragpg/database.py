@@ -34,7 +34,7 @@ Connection = psycopg.AsyncConnection[Any]
 
 # The address is given to the driver itself, which knows more forms of it than SQLAlchemy.
 SQLALCHEMY_DRIVER = "postgresql+psycopg://"
-SCHEMA_REVISION = "0011"
+SCHEMA_REVISION = "0017"
 
 
 @cache

@@ -9,18 +9,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import anyio.to_thread
 import psycopg
 
-from ragpg import maintenance
+from ragpg import dense_index, maintenance
 from ragpg.database import SCHEMA_REVISION, check_role, check_schema
 from ragpg.database_errors import translated
 from ragpg.embedded import embedded_state, start_embedded, stop_embedded
 from ragpg.errors import RagpgError
 from ragpg.server_checks import (
+    BOUND_SERVICES,
+    CREATORS_IN_PUBLIC,
     KNOWS_LETTERS,
+    LOST_READERS,
+    OWNER_OF_SCHEMA,
+    SCHEMA_OF_PGVECTOR,
+    UNBOUND_READERS,
+    judge_owner,
+    judge_public,
     judge_server,
     locale_warnings,
     pgvector_warnings,
+    reader_warnings,
+    unbound_sentence,
 )
 from ragpg.settings import Settings
 
@@ -55,8 +66,7 @@ async def examine(settings: Settings) -> list[Finding]:
         owner = settings.owner_database_url
         return [
             *findings,
-            *await _database(url),
-            await _maintenance(None if owner is None else owner.get_secret_value()),
+            *await _examined(url, None if owner is None else owner.get_secret_value()),
         ]
     state = embedded_state(settings.home)
     running = "stopped" if state.pid is None else f"running as process {state.pid}"
@@ -75,13 +85,62 @@ async def examine(settings: Settings) -> list[Finding]:
     except RagpgError as exc:
         return [*findings, _failed("database", exc)]
     try:
-        return [
-            *findings,
-            *await _database(embedded.service_url),
-            await _maintenance(embedded.owner_url),
-        ]
+        return [*findings, *await _examined(embedded.service_url, embedded.owner_url)]
     finally:
         stop_embedded(embedded)
+
+
+async def _examined(service_url: str, owner_url: str | None) -> list[Finding]:
+    findings = [*await _database(service_url), await _maintenance(owner_url)]
+    sound = {one.name for one in findings if one.state == "ok"}
+    if owner_url is not None and sound >= {"schema", "index maintenance"}:
+        findings += await anyio.to_thread.run_sync(_owners_view, owner_url)
+    return findings
+
+
+def _owners_view(owner_url: str) -> list[Finding]:
+    try:
+        with dense_index.acting_as_owner(owner_url, None) as conn:
+            return [judge_readers(conn), *_invalid_indexes(conn)]
+    except RagpgError as exc:
+        return [_failed("index maintenance", exc)]
+
+
+def _invalid_indexes(conn: psycopg.Connection[Any]) -> list[Finding]:
+    left = conn.execute(
+        "select index_name from ragpg.dense_index where state = 'invalid' order by index_name"
+    ).fetchall()
+    if not left:
+        return []
+    message = (
+        f"left invalid by a build that failed: {', '.join(name for (name,) in left)}; searches go"
+        " on without, more slowly; `ragpg index apply` mends it, as do workers by schedule"
+    )
+    return [Finding(name="vector indexes", state="warning", message=message)]
+
+
+def judge_readers(conn: psycopg.Connection[Any]) -> Finding:
+    """Failed where a binding was lost, a warning for readers that have none beside some that do."""
+    lost = conn.execute(LOST_READERS).fetchall()
+    if lost:
+        (warning,) = reader_warnings(lost)
+        return Finding(name="readers", state="failed", message=warning)
+    serving = ", ".join(name for (name,) in conn.execute(BOUND_SERVICES))
+    if serving:
+        message = (
+            f"{serving} may do the work of all tenants, as a member of ragpg_app, though bound to"
+            f" one as a reader; run `revoke ragpg_app from {serving}`, or delete the binding"
+        )
+        return Finding(name="readers", state="failed", message=message)
+    unbound = [name for (name,) in conn.execute(UNBOUND_READERS)]
+    if not unbound:
+        return _ok("readers", "each is bound to a tenant, or there are none")
+    binds = conn.execute("select exists (select from ragpg.reader_tenant)").fetchone() == (True,)
+    return Finding(
+        name="readers",
+        state="warning" if binds else "ok",
+        message=unbound_sentence(unbound),
+    )
 
 
 def _ok(name: str, message: str) -> Finding:
@@ -138,7 +197,9 @@ def _model() -> Finding:
 async def _database(url: str) -> list[Finding]:
     try:
         with translated():
-            async with await psycopg.AsyncConnection.connect(url, connect_timeout=10) as conn:
+            async with await psycopg.AsyncConnection.connect(
+                url, connect_timeout=10, autocommit=True
+            ) as conn:
                 return await _connected(conn)
     except RagpgError as exc:
         return [_failed("database", exc)]
@@ -148,10 +209,12 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
     findings = []
     cursor = await conn.execute(
         "select current_setting('server_version'), current_setting('server_version_num')::integer,"
-        " current_user, (select extversion from pg_extension where extname = 'vector')"
+        " current_user, (select extversion from pg_extension where extname = 'vector'),"
+        " coalesce((select has_schema_privilege(oid, 'usage') from pg_namespace"
+        " where nspname = 'ragpg'), true)"
     )
-    version, number, role, vector = cast(
-        "tuple[str, int, str, str | None]", await cursor.fetchone()
+    version, number, role, vector, may_look = cast(
+        "tuple[str, int, str, str | None, bool]", await cursor.fetchone()
     )
     (letters,) = await (await conn.execute(KNOWS_LETTERS)).fetchone() or (None,)
     findings.append(_ok("database", f"PostgreSQL {version}, as {role}"))
@@ -160,9 +223,38 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
         for warning in locale_warnings(knows_letters=letters)
     ]
     findings += _pgvector(number, vector)
+    findings += await _schema_owner(conn)
+    findings += await _public_schema(conn)
     findings.append(await _checked("role", "bound by row-level security", conn, check_role))
-    findings.append(await _checked("schema", f"at revision {SCHEMA_REVISION}", conn, check_schema))
+    if may_look:
+        right = f"at revision {SCHEMA_REVISION}"
+        findings.append(await _checked("schema", right, conn, check_schema))
+    elif findings[-1].state == "ok":
+        message = (
+            f"{role!r} may not use schema ragpg though it is a member of ragpg_app; as a superuser"
+            " `grant usage on schema ragpg to ragpg_app`, or restore a dump that has its grants"
+        )
+        findings.append(Finding(name="schema", state="failed", message=message))
     return findings
+
+
+async def _schema_owner(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
+    (owner,) = await (await conn.execute(OWNER_OF_SCHEMA)).fetchone() or (None,)
+    try:
+        judge_owner(owner)
+    except RagpgError as exc:
+        return [_failed("restore", exc)]
+    return []
+
+
+async def _public_schema(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
+    (home,) = await (await conn.execute(SCHEMA_OF_PGVECTOR)).fetchone() or (None,)
+    creators = [name for (name,) in await (await conn.execute(CREATORS_IN_PUBLIC)).fetchall()]
+    try:
+        judge_public(home, creators, migrator=None)
+    except RagpgError as exc:
+        return [_failed("schema public", exc)]
+    return []
 
 
 def _pgvector(server: int, version: str | None) -> list[Finding]:
@@ -182,13 +274,9 @@ def _pgvector(server: int, version: str | None) -> list[Finding]:
 async def _maintenance(owner_url: str | None) -> Finding:
     reason = await maintenance.why_not(owner_url)
     if reason is None:
-        return _ok("index maintenance", "workers build vector indexes by schedule")
-    return Finding(
-        name="index maintenance",
-        state="warning",
-        message=f"workers with these settings build no vector indexes: {reason}; give them the url"
-        " of a role that may act as ragpg_owner, or run `ragpg index apply` by yourself",
-    )
+        return _ok("index maintenance", "workers maintain indexes by schedule")
+    message = f"workers with these settings maintain no indexes: {reason}"
+    return Finding(name="index maintenance", state="warning", message=message)
 
 
 async def _checked(

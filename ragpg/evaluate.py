@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragpg.errors import InputError
+from ragpg.inputs import shown
+from ragpg.types import Qrel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ragpg.types import Qrel
 
 LADDER_MEASURES = ("pass@5", "pass@10", "pass@20", "miss@20", "rr", "ndcg@10")
 
@@ -65,13 +65,19 @@ def evaluate(
     `run` is each query's ids, best first; a judged query that it lacks counts as an empty list.
     `twins` maps an id to the id that stands for its text, where several ids hold the same text;
     such ids are one to every measure, except that `pass@k` counts each golden id on its own.
-    Raises InputError for an unknown measure, or when nothing is judged.
+    A judgement of 0 or less says that the id is no answer and is left out. Raises InputError for an
+    unknown measure, for a judgement that is none, and when nothing is judged.
     """
     functions = {measure: _measure(measure) for measure in measures}
     same = twins or {}
     golden: dict[str, list[Qrel]] = {}
     for qrel in qrels:
-        golden.setdefault(qrel.query_id, []).append(qrel)
+        if not isinstance(qrel, Qrel) or not math.isfinite(qrel.relevance):
+            raise InputError(
+                f"{shown(qrel)} is no judgement; give ragpg.Qrel(query_id=.., id=.., relevance=1.0)"
+            )
+        if qrel.relevance > 0:
+            golden.setdefault(qrel.query_id, []).append(qrel)
     if not golden:
         raise InputError("there is no judgement to evaluate against; give at least one qrel")
     by_query: dict[str, dict[str, float]] = {}

@@ -11,9 +11,13 @@
 within a, and metadata fields whose name means something here or is that of a field of the document
 itself (title, owner, review_by, expires_at), which no filter reaches. Operators of metadata: == !=
 < <= > >= in not_in exists contains prefix between; of source and key: == != in not_in prefix
-(source: exists); of tags: any all none; of modified: == != < <= > >= between exists. An instant in
-metadata is {"at": "2025-01-01"} or {"at": "2025-01-01T08:00:00+02:00"}; modified takes the text
-alone. Unknown names and operators are refused.
+(source: exists); of tags: any all none; of modified: == != < <= > >= in not_in between exists. An
+instant in metadata is {"at": "2025-01-01"} or {"at": "2025-01-01T08:00:00+02:00"}; modified takes
+the text alone. A date is its midnight in UTC: {"modified": {"<": "2025-02-01"}} has all of January,
+while "<=" and "between" with "2025-01-31" leave out all but the first moment of its last day.
+{"source": null} and {"modified": null} are documents without one. Unknown names and operators are
+refused, and filters of more than 50 levels, 5,000 parts or 1,000,000 characters, see
+`ragpg.filter_size`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from typing import Any, cast
 
 from ragpg.errors import FilterError
 from ragpg.filter_jsonpath import canonical
+from ragpg.filter_operands import MAX_DEPTH
+from ragpg.filter_size import checked_size
 from ragpg.filters import (
     ARGUMENTS,
     And,
@@ -37,28 +43,35 @@ from ragpg.filters import (
     field,
     metadata_field,
 )
+from ragpg.inputs import shown
 
 _TYPED: tuple[Target, ...] = ("source", "tags", "key", "modified")
-# Far below the recursion limits of Python and of Postgres.
-MAX_DEPTH = 50
+# The longest name of an argument, and a few typing errors.
+_LONGEST_NEAR = 20
 _WORDS = ("and", "or", "not", "field", *_TYPED)
 
 
-def parse(value: object, *, depth: int = 0) -> Filter:
-    """The filter that `value` describes, which stands at `depth` within another.
+def parse(value: object) -> Filter:
+    """The filter that `value` describes.
 
-    Raises FilterError for anything that it does not know.
+    Raises FilterError for anything that it does not know, and for a filter that is too large.
     """
+    return checked_size(_parsed(value, 0))
+
+
+def _parsed(value: object, depth: int) -> Filter:
     if depth > MAX_DEPTH:
         raise FilterError(f"the filter nests deeper than {MAX_DEPTH}; use one list of parts")
     if not isinstance(value, Mapping):
         raise FilterError(
-            f'a filter is an object such as {{"year": {{">=": 2025}}}}, not {value!r}'
+            f'a filter is an object such as {{"year": {{">=": 2025}}}}, not {shown(value)}'
         )
     if "field" in value:
         path = value["field"]
         if not isinstance(path, list | tuple) or not path:
-            raise FilterError(f'\'field\' wants a list of names such as ["a", "b"], not {path!r}')
+            raise FilterError(
+                f'\'field\' wants a list of names such as ["a", "b"], not {shown(path)}'
+            )
         tests = {name: operand for name, operand in value.items() if name != "field"}
         return _joined(_conditions("field", metadata_field(*path).path, tests))
     parts: list[Filter] = []
@@ -76,11 +89,11 @@ def _joined(parts: list[Filter]) -> Filter:
 def _entry(name: object, part: object, depth: int) -> list[Filter]:
     if name in ("and", "or"):
         if not isinstance(part, list | tuple):
-            raise FilterError(f"{name!r} wants a list of filters, not {part!r}")
-        parts = tuple(parse(one, depth=depth) for one in part)
+            raise FilterError(f"{name!r} wants a list of filters, not {shown(part)}")
+        parts = tuple(_parsed(one, depth) for one in part)
         return [And(parts=parts) if name == "and" else Or(parts=parts)]
     if name == "not":
-        return [Not(part=parse(part, depth=depth))]
+        return [Not(part=_parsed(part, depth))]
     if name in _TYPED:
         return _conditions(name, (), part)
     _refuse_words(name)
@@ -92,8 +105,11 @@ def _refuse_words(name: object) -> None:
     accepted = ", ".join(_WORDS)
     if not isinstance(name, str) or name.startswith("$"):
         raise FilterError(
-            f"{name!r} is not known here; accepted are {accepted} and metadata fields"
+            f"{shown(name)} is not known here; accepted are {accepted} and metadata fields"
         )
+    # Comparing a long name takes the square of its length.
+    if len(name) > _LONGEST_NEAR:
+        return
     near = difflib.get_close_matches(name.lower(), ARGUMENTS, n=1, cutoff=0.85)
     if near and name.lower() not in ARGUMENTS:
         raise FilterError(
@@ -107,13 +123,13 @@ def _conditions(target: Target, path: tuple[str, ...], part: object) -> list[Fil
         part = {"==": part}
     if not part:
         raise FilterError(
-            f'{".".join(path) or target!r} has no condition; write one such as {{"==": 1}}'
+            f'{shown(".".join(path) or target)} has no condition; write one such as {{"==": 1}}'
         )
     return [_condition(target, path, operator, operand) for operator, operand in part.items()]
 
 
 def _condition(target: Target, path: tuple[str, ...], operator: str, operand: object) -> Filter:
-    if target == "modified" and operator != "exists":
+    if target == "modified" and operator != "exists" and operand is not None:
         operand = _each(operand, _instant)
     elif target == "field" and operator != "contains":
         operand = _each(operand, _value)
@@ -137,7 +153,7 @@ def _instant(value: object) -> dt.datetime | dt.date:
         return kind.fromisoformat(cast("str", value))
     except (TypeError, ValueError):
         raise FilterError(
-            f"{value!r} is no date; write 2025-01-01 or 2025-01-01T08:00:00+02:00"
+            f"{shown(value)} is no date; write 2025-01-01 or 2025-01-01T08:00:00+02:00"
         ) from None
 
 

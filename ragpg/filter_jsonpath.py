@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ragpg.filter_size import checked_size
 from ragpg.filters import And, Comparison, Filter, Not, Or
 
 _NEGATED = {"!=": "==", "not_in": "in", "none": "any"}
@@ -48,11 +49,12 @@ def compile_filter(where: Filter | None) -> FilterArguments:
     """The arguments that select the same rows as `where`.
 
     Conditions on typed columns that must all hold become typed arguments, for which the planner's
-    estimates are good; all others become one jsonpath.
+    estimates are good; all others become one jsonpath. Raises FilterError for a filter that is too
+    large, see `ragpg.filter_size`.
     """
     typed = FilterArguments()
     rest: list[str] = []
-    for condition in () if where is None else _conjuncts(where):
+    for condition in () if where is None else _conjuncts(checked_size(where)):
         narrowed = _narrowed(typed, condition) if isinstance(condition, Comparison) else None
         if narrowed is None:
             rest.append(_predicate(condition))

@@ -15,29 +15,30 @@ join with `&`, `|` and `~`. What a comparison means:
   the key. `== None` matches a stored null only; `exists()` matches a stored null too.
 - An empty `in_` or `any` matches nothing; an empty `not_in`, `none` or `all` matches everything.
 - `contains` asks for an element of a list, or for an object that has at least the given entries.
+- Of `source` and `modified`, which may be unset, `== None` is "not set" and `!= None` "set".
+- How deep, long and wide a filter may be says `ragpg.filter_size`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ragpg.errors import FilterError
+from ragpg.filter_operands import CHECKS, MAX_DEPTH, ORDER, Instant, text
+from ragpg.inputs import shortened, shown
 
-Instant = dt.datetime | dt.date
 Scalar = str | int | float | bool | None | Instant
 Target = Literal["field", "key", "source", "tags", "modified"]
 
-_ORDER = ("<", "<=", ">", ">=")
 _ACCEPTED: Mapping[Target, tuple[str, ...]] = {
-    "field": ("==", "!=", *_ORDER, "in", "not_in", "exists", "contains", "prefix", "between"),
+    "field": ("==", "!=", *ORDER, "in", "not_in", "exists", "contains", "prefix", "between"),
     "key": ("==", "!=", "in", "not_in", "prefix"),
     "source": ("==", "!=", "in", "not_in", "prefix", "exists"),
     "tags": ("any", "all", "none"),
-    "modified": ("==", "!=", *_ORDER, "between", "exists"),
+    "modified": ("==", "!=", *ORDER, "in", "not_in", "between", "exists"),
 }
 # An argument of the call, never a field: as a metadata key it would widen the scope unnoticed.
 ARGUMENTS = {
@@ -50,18 +51,16 @@ ARGUMENTS = {
 # say, so a filter on it would match nothing.
 _NO_FILTER = "no filter reaches it: put what you filter by into the metadata under another name"
 OWN_FIELDS = {
-    "key": "use ragpg.key",
-    "source": "use ragpg.source",
-    "tags": "use ragpg.tags, as in ragpg.tags.any('adr')",
-    "modified_at": "use ragpg.modified",
-    "modified": "use ragpg.modified",
+    "key": "use ragpg.key, in JSON key",
+    "source": "use ragpg.source, in JSON source",
+    "tags": "use ragpg.tags, as in ragpg.tags.any('adr'), in JSON tags",
+    "modified_at": "use ragpg.modified, in JSON modified",
+    "modified": "use ragpg.modified, in JSON modified",
     "title": _NO_FILTER,
     "owner": _NO_FILTER,
     "review_by": _NO_FILTER,
     "expires_at": _NO_FILTER,
 }
-# A Postgres numeric holds far more, but no JSON writer sends more and the cost of reading it grows.
-_MAX_DIGITS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,14 @@ class Filter:
         return parse(value)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON that `from_json` turns into an equal filter."""
-        from ragpg.filter_json import render
+        """JSON that `from_json` turns into an equal filter.
 
-        return render(self)
+        Raises FilterError for one that is too large, see `ragpg.filter_size`.
+        """
+        from ragpg.filter_json import render
+        from ragpg.filter_size import checked_size
+
+        return render(checked_size(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,11 @@ Where = Filter | Mapping[str, Any]
 
 def as_filter(where: Where | None) -> Filter | None:
     """A filter, or the one that its JSON form describes; None stays None. Raises FilterError."""
-    return where if where is None or isinstance(where, Filter) else Filter.from_json(where)
+    from ragpg.filter_size import checked_size
+
+    if where is None:
+        return None
+    return checked_size(where) if isinstance(where, Filter) else Filter.from_json(where)
 
 
 def _parts(kind: type[And | Or], where: Filter) -> tuple[Filter, ...]:
@@ -151,11 +158,13 @@ def _parts(kind: type[And | Or], where: Filter) -> tuple[Filter, ...]:
 
 def comparison(target: Target, path: tuple[str, ...], operator: str, operand: object) -> Comparison:
     """A checked comparison. Raises FilterError naming what is accepted."""
-    name = ".".join(path) if target == "field" else target
+    name = shortened(".".join(path[:MAX_DEPTH])) if target == "field" else target
     if operator not in _ACCEPTED[target]:
         accepted = ", ".join(_ACCEPTED[target])
-        raise FilterError(f"{name!r} has no operator {operator!r}; it accepts {accepted}")
-    checked = _CHECKS[operator](f"{name} {operator}", operand)
+        raise FilterError(f"{name!r} has no operator {shown(operator)}; it accepts {accepted}")
+    if target in ("source", "modified") and operand is None and operator in ("==", "!="):
+        operator, operand = "exists", operator == "!="
+    checked = CHECKS[operator](f"{name} {operator}", operand)
     if target != "field" and operator != "exists":
         _check_type(target, f"{name} {operator}", checked)
     return Comparison(target=target, path=path, operator=operator, operand=checked)
@@ -166,106 +175,7 @@ def _check_type(target: Target, where: str, checked: object) -> None:
     for value in checked if isinstance(checked, tuple) else (checked,):
         if not isinstance(value, wanted):
             accepted = "a date or a datetime with a zone" if target == "modified" else "text"
-            raise FilterError(f"{where} compares with {accepted}, not with {value!r}")
-
-
-def _scalar(where: str, value: object) -> str | int | float | bool | dt.datetime | None:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return text(where, value)
-    if isinstance(value, int):
-        if abs(value) >= 10**_MAX_DIGITS:
-            raise FilterError(f"{where} got a number of more than {_MAX_DIGITS} digits")
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise FilterError(f"{where} got {value}, which JSON metadata cannot hold")
-        return float(value)
-    if isinstance(value, Instant):
-        return _instant(where, value)
-    raise FilterError(
-        f"{where} got {value!r} of type {type(value).__name__}; it accepts text, a number, "
-        "true, false, null, a date or a datetime with a zone"
-    )
-
-
-def text(where: str, value: object) -> str:
-    """`value`, if it is text that Postgres can hold; raises FilterError otherwise."""
-    if not isinstance(value, str):
-        raise FilterError(f"{where} wants text, not {value!r} of type {type(value).__name__}")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise FilterError(f"{where} got {value!r}: Postgres holds neither NUL nor half a surrogate")
-    return str(value)
-
-
-def _instant(where: str, value: Instant) -> dt.datetime:
-    if not isinstance(value, dt.datetime):
-        return dt.datetime.combine(value, dt.time(), tzinfo=dt.UTC)
-    if value.utcoffset() is None:
-        raise FilterError(f"{where} got {value!r} without a zone; give it one, as tzinfo=dt.UTC")
-    try:
-        return value.astimezone(dt.UTC)
-    except OverflowError:
-        raise FilterError(f"{where} got {value!r}, which is outside the years 1 to 9999") from None
-
-
-def _ordered(where: str, value: object) -> str | float | dt.datetime:
-    checked = _scalar(where, value)
-    if checked is None or isinstance(checked, bool):
-        raise FilterError(f"{where} got {value!r}, which has no order; use ==, != or in_")
-    return checked
-
-
-def _list(where: str, values: object) -> tuple[object, ...]:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise FilterError(f"{where} wants a list, not {values!r}")
-    return tuple(values)
-
-
-def _scalars(where: str, values: object) -> tuple[object, ...]:
-    return tuple(_scalar(where, value) for value in _list(where, values))
-
-
-def _texts(where: str, values: object) -> tuple[str, ...]:
-    return tuple(text(where, value) for value in _list(where, values))
-
-
-def _truth(where: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise FilterError(f"{where} wants true or false, not {value!r}")
-    return value
-
-
-def _bounds(where: str, values: object) -> tuple[object, object]:
-    bounds = tuple(_ordered(where, value) for value in _list(where, values))
-    if len(bounds) != 2:  # noqa: PLR2004 (low and high)
-        raise FilterError(f"{where} wants a low and a high value, not {len(bounds)} values")
-    if len({str if isinstance(b, str) else isinstance(b, dt.datetime) for b in bounds}) != 1:
-        raise FilterError(f"{where} wants two values of one type, not {bounds!r}")
-    return bounds[0], bounds[1]
-
-
-def _contained(where: str, value: object) -> object:
-    if isinstance(value, Mapping):
-        return {text(where, name): _contained(where, part) for name, part in value.items()}
-    if isinstance(value, Instant) or (isinstance(value, Sequence) and not isinstance(value, str)):
-        raise FilterError(f"{where} wants text, a number, true, false, null or an object of these")
-    return _scalar(where, value)
-
-
-_CHECKS: Mapping[str, Callable[[str, object], object]] = {
-    "==": _scalar,
-    "!=": _scalar,
-    **dict.fromkeys(_ORDER, _ordered),
-    "in": _scalars,
-    "not_in": _scalars,
-    "exists": _truth,
-    "contains": _contained,
-    "prefix": text,
-    "between": _bounds,
-    **dict.fromkeys(("any", "all", "none"), _texts),
-}
+            raise FilterError(f"{where} compares with {accepted}, not with {shown(value)}")
 
 
 # Fields define == as SQLAlchemy's columns do, so they are neither comparable nor hashable.
@@ -361,7 +271,7 @@ def field(*path: str) -> Ordered:
     if own is not None and len(named.path) == 1:
         raise FilterError(
             f"{path[0]!r} is the document's own and no metadata; {own} (metadata of this very name"
-            f' is {{"field": ["{path[0]}"], ..}} in Filter.from_json)'
+            f' is {{"field": ["{path[0]}"], ..}} in JSON)'
         )
     return named
 
@@ -369,8 +279,10 @@ def field(*path: str) -> Ordered:
 def metadata_field(*path: str) -> Ordered:
     """The same for any name, also where the document has a field of its own of this name."""
     if not path:
-        raise FilterError("field() wants the name of a metadata field")
-    names = tuple(text("field()", name) for name in path)
+        raise FilterError("a field wants the name of a metadata field; give one")
+    if len(path) > MAX_DEPTH:
+        raise FilterError(f"a field of {len(path)} names nests deeper than {MAX_DEPTH}; name fewer")
+    names = tuple(text("the name of a field", name) for name in path)
     if names[0].lower() in ARGUMENTS:
         argument = ARGUMENTS[names[0].lower()]
         raise FilterError(
@@ -378,6 +290,6 @@ def metadata_field(*path: str) -> Ordered:
         )
     if names[0].startswith("@"):
         raise FilterError(
-            f"{names[0]!r} is no metadata field; names that begin with @ are reserved"
+            f"{shown(names[0])} is no metadata field; names that begin with @ are reserved"
         )
     return Ordered("field", names)

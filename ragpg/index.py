@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import anyio
+import anyio.to_thread
 from pgvector import HalfVector
 
 from ragpg.database import statements
@@ -18,8 +20,8 @@ from ragpg.errors import (
     TextsRejected,
 )
 from ragpg.fanout import fan_out
-from ragpg.protocols import DocumentEmbedder, Embedder
-from ragpg.staging import Staged, Transaction, record_usage
+from ragpg.protocols import DocumentEmbedder, Embedder, WindowedEmbedder
+from ragpg.staging import Staged, StagedChunk, Transaction, record_usage
 from ragpg.types import Embedded, Usage
 from ragpg.vectors import storable
 
@@ -66,8 +68,8 @@ async def index(
     work = _Work(transaction, collection_id, embedder, dimensions)
     if isinstance(embedder, DocumentEmbedder):
         for staged in documents:
-            # Chunks are embedded in sight of each other, so one new chunk means all anew.
-            if any(not chunk.embedded for chunk in staged.chunks):
+            # Chunks are embedded in sight of each other, so one new chunk means its window anew.
+            if any(not chunk.embedded or chunk.window_hash for chunk in staged.chunks):
                 await work.embed_document(staged, embedder)
     else:
         pending = [
@@ -107,15 +109,38 @@ class _Work:
         )
 
     async def embed_document(self, staged: Staged, embedder: DocumentEmbedder) -> None:
+        """Embed the windows of a document that no earlier try has embedded as they are now.
+
+        Each is stored as soon as it is answered, so that the next try pays for the others alone.
+        """
         items = [_item(staged, chunk.position) for chunk in staged.chunks]
+        texts = [item.text for item in items]
+        windows: Sequence[range] = [range(len(items))]
+        if isinstance(embedder, WindowedEmbedder):
+            windows = await anyio.to_thread.run_sync(embedder.windows, texts)
+        hashes = [_window_hash(texts[window.start : window.stop]) for window in windows]
+        missing = [
+            partial(self._embed_window, items[window.start : window.stop], made_of, embedder)
+            for window, made_of in zip(windows, hashes, strict=True)
+            if any(not _is_of(staged.chunks[place], made_of) for place in window)
+        ]
         try:
-            await self._store(items, await embedder.embed_document([item.text for item in items]))
+            await fan_out(missing, anyio.CapacityLimiter(BATCHES_IN_FLIGHT))
         except PartlyEmbedded as exc:
-            # A part of the windows is no document: the next try asks for all, but this was paid.
-            await self._record(exc.usage)
             self._fail_document(staged, exc.reason)
         except (ProviderRejected, InvalidProviderResponse) as exc:
             self._fail_document(staged, exc)
+
+    async def _embed_window(
+        self, items: Sequence[_Item], made_of: bytes, embedder: DocumentEmbedder
+    ) -> None:
+        try:
+            embedded = await embedder.embed_document([item.text for item in items])
+        except (PartlyEmbedded, TextsRejected) as exc:
+            # A part of a window is not the window that the next try looks for, but was paid.
+            await self._record(exc.usage)
+            raise
+        await self._store(items, embedded, window_hash=made_of)
 
     def _fail_document(self, staged: Staged, exc: ProviderError) -> None:
         if not _is_about_text(exc):
@@ -172,7 +197,9 @@ class _Work:
         async with self._transaction() as conn:
             await record_usage(conn, self._collection_id, usage)
 
-    async def _store(self, items: Sequence[_Item], embedded: Embedded) -> None:
+    async def _store(
+        self, items: Sequence[_Item], embedded: Embedded, *, window_hash: bytes | None = None
+    ) -> None:
         embedder = self._embedder
         matrix = storable(embedded.vectors, count=len(items), dimensions=self._dimensions)
         if isinstance(matrix, str):
@@ -195,9 +222,20 @@ class _Work:
                     "claims": [item.staged.claim for item in items],
                     "positions": [item.position for item in items],
                     "embeddings": [HalfVector(row) for row in matrix],
+                    "window_hash": window_hash,
                 },
             )
         self.stored += len(items)
+
+
+def _window_hash(texts: Sequence[str]) -> bytes:
+    # No stored text holds NUL, so no two windows share the joined one.
+    return hashlib.sha256("\0".join(texts).encode()).digest()
+
+
+def _is_of(chunk: StagedChunk, made_of: bytes) -> bool:
+    """Whether a chunk's vector was made in this window."""
+    return chunk.embedded and chunk.window_hash == made_of
 
 
 def _is_about_text(exc: ProviderError) -> bool:

@@ -1,4 +1,4 @@
-"""The command line of vector index maintenance: ragpg index plan | apply | recall."""
+"""The command line of index maintenance: ragpg index plan | apply | recall."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ragpg.dense_index import IndexPlan
     from ragpg.dense_recall import RecallCheck
     from ragpg.settings import Settings
+    from ragpg.upkeep import UpkeepPlan
 
 app = typer.Typer(
-    help="Vector indexes of large collections; small ones need none.", no_args_is_help=True
+    help="Vector indexes of large collections, and the state of BM25 indexes.", no_args_is_help=True
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Memory = Annotated[
@@ -41,29 +41,29 @@ def owner_url(settings: Settings) -> Iterator[str]:
 
 @app.command()
 def plan(memory_mb: Memory = None, as_json: AsJson = False) -> None:
-    """Say which indexes would be built or dropped, with memory and time."""
-    from ragpg import dense_index, terminal
+    """Say which indexes would be built, dropped, rebuilt or compacted, why, and for how long."""
+    from ragpg import terminal, upkeep
     from ragpg.settings import Settings
 
     with owner_url(Settings.from_env()) as url:
-        found = dense_index.plan(url, memory_mb=memory_mb)
+        found = upkeep.plan(url, memory_mb=memory_mb)
     typer.echo(terminal.to_json(found)) if as_json else _print_plan(found)
 
 
 @app.command()
 def apply(memory_mb: Memory = None, as_json: AsJson = False) -> None:
-    """Build and drop them; readers and writers are not blocked."""
-    from ragpg import dense_index, terminal
+    """Do what `plan` says; searches are not blocked. Run again, it goes on where it stopped."""
+    from ragpg import terminal, upkeep
     from ragpg.settings import Settings
 
     with owner_url(Settings.from_env()) as url, terminal.progress_bar() as bar:
         task = bar.add_task("planning", total=None)
-        done = dense_index.apply(
+        done = upkeep.apply(
             url,
             memory_mb=memory_mb,
             progress=lambda now: bar.update(
                 task,
-                description=f"{now.change.collection}: {now.notice or now.phase}",
+                description=f"{now.change.collection}: {now.doing}",
                 completed=now.done,
                 total=now.total or None,
             ),
@@ -86,6 +86,8 @@ def recall(
     failures = [one for one in found if isinstance(one, dense_recall.RecallFailure)]
     if as_json:
         typer.echo(terminal.to_json(found))
+    elif not found:
+        typer.echo("nothing to measure: no collection holds vectors")
     else:
         _print_recall(checks)
     for failure in failures:
@@ -114,14 +116,34 @@ def _print_recall(checks: Sequence[RecallCheck]) -> None:
     )
 
 
-def _print_plan(found: IndexPlan) -> None:
+def _print_plan(found: UpkeepPlan) -> None:
     from ragpg import terminal
 
-    if not found.changes:
-        typer.echo("nothing to do: every collection has the index that its size wants")
-    else:
+    if not found.lexical and not found.changes:
+        typer.echo(
+            "nothing to do: every collection has the vector index that its size wants, and BM25"
+            " indexes are good"
+        )
+    if found.lexical:
         terminal.print_table(
-            ("", "tenant", "collection", "rows", "memory MB", "seconds", "index"),
+            ("bm25", "tenant", "collection", "chunks", "done", "seconds", "writers wait", "why"),
+            [
+                (
+                    change.action,
+                    change.tenant,
+                    change.collection,
+                    change.chunks,
+                    change.done,
+                    f"{change.seconds:.0f}",
+                    f"{change.writers_wait_s:.0f}",
+                    change.reason,
+                )
+                for change in found.lexical
+            ],
+        )
+    if found.changes:
+        terminal.print_table(
+            ("vectors", "tenant", "collection", "rows", "memory MB", "seconds", "index"),
             [
                 (
                     change.action,

@@ -18,7 +18,7 @@ from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import ConflictError, DocumentError
 from ragpg.parse import can_be_stored
 from ragpg.split import split, split_semantic
-from ragpg.staging import Staged, StagedChunk
+from ragpg.staging import Staged, StagedChunk, hold_collection
 from ragpg.types import Document, Recipe, Span
 
 STATEMENTS = statements("ingest")
@@ -28,10 +28,14 @@ Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextsKept:
-    """Whether live contexts may be kept; if not, those of a try of the same text `since` then."""
+    """Whether live contexts may be kept; if not, those of a try of the same text `since` then.
+
+    With `ask_refused` the contexts that were refused for good are asked for once more.
+    """
 
     reuse: bool = True
     since: dt.datetime | None = None
+    ask_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +56,12 @@ class SplitDocument:
 class Published:
     """What publishing did; `kept_chunks` were unchanged and kept their number.
 
-    `state` is published, superseded (claimed by a newer ingest) or incomplete (a chunk has no
-    vector); the last two changed nothing, and their other fields are None.
+    `state` is published, superseded (claimed by a newer ingest), deleted (or renamed, meanwhile) or
+    incomplete (a chunk lacks a vector); the last three changed nothing, other fields are None.
     """
 
     key: str
-    state: Literal["published", "superseded", "incomplete"]
+    state: Literal["published", "superseded", "deleted", "incomplete"]
     document_id: int | None
     revision: int | None
     chunks: int | None
@@ -85,17 +89,24 @@ def content_hash(document: Document) -> bytes:
 
 
 async def changed(
-    conn: Connection, collection_id: int, documents: Sequence[Document], *, from_files: bool
+    conn: Connection,
+    collection_id: int,
+    documents: Sequence[Document],
+    *,
+    from_files: bool,
+    ask_refused: bool = False,
 ) -> tuple[list[Document], dict[str, bytes]]:
     """The documents that differ from what is live, and the live hashes by key.
 
     A document of the caller's that was only modified at another time counts as changed; a file
-    does not. So does one of which a context failed: what it lacks is written now. Staged versions
-    of unchanged documents are forgotten.
+    does not. So does one of which a context failed: what it lacks is written now; what was refused
+    for good only with `ask_refused`. Staged versions of unchanged documents are forgotten.
     """
     keys = [document.key for document in documents]
     rows = await fetch_rows(
-        conn, STATEMENTS["known_versions"], {"collection_id": collection_id, "keys": keys}
+        conn,
+        STATEMENTS["known_versions"],
+        {"collection_id": collection_id, "keys": keys, "ask_refused": ask_refused},
     )
     live = {row["key"]: row for row in rows}
     different = [
@@ -146,18 +157,28 @@ async def contexts_kept(
     *,
     recontextualize: bool,
 ) -> ContextsKept:
-    """Which contexts this version may take over, by its recipe or because the caller says so."""
+    """Which contexts this version may take over, by its recipe or because the caller says so.
+
+    `recontextualize` writes those of a changed document anew, and of an unchanged one those alone
+    that were refused.
+    """
     named = {"collection_id": collection_id, "key": document.key, "text": document.text}
     if recipe.context_provider == "none":
         return ContextsKept()
-    if not recontextualize:
-        if recipe.context_reuse == "chunk":
-            return ContextsKept()
-        rows = await fetch_rows(conn, STATEMENTS["text_is_live"], named)
-        if rows[0]["same"]:
-            return ContextsKept()
+    if recontextualize or recipe.context_reuse == "document":
+        hashed = {"content_hash": content_hash(document)}
+        rows = await fetch_rows(conn, STATEMENTS["text_is_live"], named | hashed)
+        reuse = bool(rows[0]["unchanged" if recontextualize else "same"])
+    else:
+        reuse = True
+    if reuse:
+        return ContextsKept(ask_refused=recontextualize)
     rows = await fetch_rows(conn, STATEMENTS["staged_since"], named)
-    return ContextsKept(reuse=False, since=rows[0]["created_at"] if rows else None)
+    return ContextsKept(
+        reuse=False,
+        since=rows[0]["created_at"] if rows else None,
+        ask_refused=recontextualize,
+    )
 
 
 async def stage(
@@ -187,6 +208,7 @@ async def stage_documents(
     was worked on in an earlier try, take over context and vector from there, as `kept` allows.
     """
     collection = {"collection_id": collection_id}
+    await hold_collection(conn, collection_id)
     claims = {one.document.key: one.claim or uuid.uuid4() for one in documents}
     fresh = [one for one in documents if one.claim is None]
     if fresh:
@@ -229,7 +251,9 @@ async def stage_documents(
 async def live_keys(conn: Connection, collection_id: int, keys: Sequence[str]) -> set[str]:
     """Those of the keys that a live document has."""
     rows = await fetch_rows(
-        conn, STATEMENTS["known_versions"], {"collection_id": collection_id, "keys": list(keys)}
+        conn,
+        STATEMENTS["known_versions"],
+        {"collection_id": collection_id, "keys": list(keys), "ask_refused": False},
     )
     return {row["key"] for row in rows}
 
@@ -357,6 +381,7 @@ def rows_of(one: SplitDocument) -> list[dict[str, Any]]:
             "text": document.text[span.start : span.stop],
             "reuse": one.kept.reuse,
             "since": since,
+            "ask_refused": one.kept.ask_refused,
         }
         for position, span in enumerate(one.spans)
     ]

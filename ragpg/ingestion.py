@@ -68,7 +68,8 @@ class Ingestion:
 
     `given_spans`, by document key, stand in for the recipe's splitter where passages are given.
     `claims`, by document key, are those under which documents were taken from staging.
-    `recontextualize` writes new contexts for all chunks of changed documents. With `batched`,
+    `recontextualize` writes new contexts for all chunks of changed documents, and asks again for
+    those that were refused of unchanged ones. With `batched`,
     documents that lack contexts are staged and left to batches, see `ragpg.batch_ingestion`.
     """
 
@@ -151,7 +152,11 @@ class Ingestion:
         started = time.perf_counter()
         async with self.transaction() as conn:
             different, live = await changed(
-                conn, self.collection_id, group, from_files=self.from_files
+                conn,
+                self.collection_id,
+                group,
+                from_files=self.from_files,
+                ask_refused=self.recontextualize,
             )
         changed_keys = {document.key for document in different}
         for document in group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Literal, cast, get_args, get_origin, get_type_hints
@@ -23,6 +24,12 @@ _RANGES = {
     "whole_corpus_tokens": (0, _MAX_INTEGER),
 }
 _LONGEST_SHOWN = 60
+# Stops at a depth and a length, where repr of a hostile value recurses or fills memory. It leaves
+# out the middle of a text, so that must lie beyond what is shown.
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 4
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _LONGEST_SHOWN
+_REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = _LONGEST_SHOWN // 3
 _MAY_BE_EMPTY = frozenset({"glossary"})
 
 
@@ -113,6 +120,10 @@ def checked_recipe(recipe: object) -> Recipe:
 
 
 def _check_field(name: str, kind: object, value: object) -> None:
+    if kind == int | None:
+        if value is None:
+            return
+        kind = int
     if kind is int:
         least, greatest = _RANGES[name]
         checked_count(name, value, least=least, greatest=greatest)
@@ -135,8 +146,11 @@ def _storable(text: str) -> bool:
 
 def shown(value: object) -> str:
     """The value as a message shows it: short, and with its type where that is the point."""
-    text = repr(value)
-    if len(text) > _LONGEST_SHOWN:
-        text = f"{text[: _LONGEST_SHOWN - 3]}..."
+    text = shortened(_REPR.repr(value))
     plain = isinstance(value, str | int | float | None)
     return text if plain else f"{type(value).__name__} {text}"
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and three dots where it is longer than a message should be."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

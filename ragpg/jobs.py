@@ -21,7 +21,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import DeleteJobCondition, Job
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
 
-from ragpg import batch_jobs, maintenance
+from ragpg import batch_jobs, maintenance, retention
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.database import fetch_rows
@@ -43,7 +43,8 @@ class WorkerLimits:
     to `longest_wait_s`. A worker whose heartbeat is older than `stalled_after_s` loses its jobs; a
     document that has waited for `lost_after_s` without a job gets one. A worker that is stopped
     ends its jobs within `stop_within_s` and puts back the others. A database that does not come
-    back within `database_wait_s` ends it. Expired documents are deleted every `expire_every_s`.
+    back within `database_wait_s` ends it. It looks for work every `poll_s`, and deletes expired
+    documents and the old log every `expire_every_s`.
     """
 
     concurrency: int = 4
@@ -54,7 +55,7 @@ class WorkerLimits:
     stalled_after_s: float = 30.0
     lost_after_s: float = 600.0
     stop_within_s: float = 30.0
-    poll_s: float = 5.0
+    poll_s: float = 1.0
     database_wait_s: float = 30.0
     expire_every_s: float = 600.0
 
@@ -100,7 +101,8 @@ async def work(
     nothing is left to begin now and what it began has ended. Raises DatabaseUnavailable when the
     database goes away, so that whoever started it starts it again; nothing is lost.
     """
-    worker = _Worker(client, limits or WorkerLimits(), batches=batches)
+    # One that drains may not be back within the hour for which a first chunk is cached.
+    worker = _Worker(client, limits or WorkerLimits(), batches=batches, seed=not drain)
     task = asyncio.create_task(_work(worker, drain=drain))
     try:
         await asyncio.shield(task)
@@ -122,10 +124,13 @@ async def _work(worker: _Worker, *, drain: bool) -> None:
     try:
         async with app.open_async():
             await _reclaim(worker)
-            await _expire(client)
+            if drain:
+                await _delete_overdue(worker)
             if schedule is not None:
                 await schedule.defer(now=time.time())
-            care = asyncio.create_task(_take_care(worker, schedule))
+            care = [asyncio.create_task(_take_care(worker, schedule))]
+            if not drain:
+                care.append(asyncio.create_task(_keep_deleting_overdue(worker)))
             options = _options(limits, drain=drain)
             options["queues"] = [
                 QUEUE,
@@ -135,9 +140,11 @@ async def _work(worker: _Worker, *, drain: bool) -> None:
             try:
                 await app.run_worker_async(**options)
             finally:
-                care.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await care
+                for task in care:
+                    task.cancel()
+                for task in care:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
     except ConnectorException as exc:
         raise DatabaseUnavailable(
             "the worker lost the database; check that the server runs and start the worker again",
@@ -152,6 +159,9 @@ def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
         # What became of a document is in its own row.
         delete_jobs=DeleteJobCondition.ALWAYS,
         fetch_job_polling_interval=limits.poll_s,
+        # Any login may NOTIFY: a worker that listens ends jobs when told to, and dies of a payload
+        # that is no JSON.
+        listen_notify=False,
         update_heartbeat_interval=limits.heartbeat_s,
         stalled_worker_timeout=limits.stalled_after_s,
     )
@@ -195,23 +205,30 @@ async def _reclaim(worker: _Worker) -> None:
         await batch_jobs.defer_collect(client, lost_after_s=limits.lost_after_s)
 
 
-async def _expire(client: AsyncClient) -> None:
-    async with client.transaction(None) as conn:
-        rows = await fetch_rows(conn, STATEMENTS["expire"])
-    if rows[0]["deleted"]:
-        _logger.info("%d expired documents were deleted", rows[0]["deleted"])
+async def _delete_overdue(worker: _Worker) -> None:
+    days = worker.client.settings.search_log_days
+    done = await retention.delete_overdue(worker.client.transaction, log_days=days or None)
+    if done.documents:
+        _logger.info("%d expired documents were deleted", done.documents)
+    if done.searches:
+        _logger.info("%d searches of %d days ago or earlier left the log", done.searches, days)
+
+
+async def _keep_deleting_overdue(worker: _Worker) -> None:
+    while True:
+        try:
+            await _delete_overdue(worker)
+        except DatabaseError as exc:
+            _logger.warning("deleting what is overdue failed: %s", type(exc).__name__)
+        await asyncio.sleep(worker.limits.expire_every_s)
 
 
 async def _take_care(worker: _Worker, schedule: maintenance.Schedule | None) -> None:
-    """Puts back jobs of dead workers, deletes what has expired, defers what is due, for ever."""
-    expired_at = asyncio.get_running_loop().time()
+    """Puts back jobs of dead workers and defers what is due, for ever."""
     while True:
         await asyncio.sleep(worker.limits.heartbeat_s)
         try:
             await _reclaim(worker)
-            if asyncio.get_running_loop().time() - expired_at >= worker.limits.expire_every_s:
-                await _expire(worker.client)
-                expired_at = asyncio.get_running_loop().time()
             if schedule is not None:
                 await schedule.defer(now=time.time())
         except DatabaseError as exc:
@@ -221,10 +238,13 @@ async def _take_care(worker: _Worker, schedule: maintenance.Schedule | None) -> 
 class _Worker:
     """Runs jobs; keeps a handle per collection, so that its recipe is read once."""
 
-    def __init__(self, client: AsyncClient, limits: WorkerLimits, *, batches: bool) -> None:
+    def __init__(
+        self, client: AsyncClient, limits: WorkerLimits, *, batches: bool, seed: bool
+    ) -> None:
         self.client = client
         self.limits = limits
         self.batches = batches
+        self._seed = seed
         self._collections: dict[tuple[int, int], AsyncCollection] = {}
 
     async def run(self, *, tenant_id: int, collection_id: int, key: str) -> None:
@@ -246,7 +266,7 @@ class _Worker:
         if collection is None:
             return
         try:
-            waits = await batch_jobs.collect(collection)
+            waits = await batch_jobs.collect(collection, seed=self._seed)
         except NotFoundError:
             return
         except RagpgError as exc:

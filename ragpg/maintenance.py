@@ -1,4 +1,4 @@
-"""Vector indexes and their recall by schedule, as jobs of those workers that may act as the owner.
+"""Indexes and their recall by schedule, as jobs of those workers that may act as the owner.
 
 The jobs have a queue of their own, so that a worker without the right never takes one.
 """
@@ -17,8 +17,8 @@ from procrastinate import App
 from procrastinate.exceptions import ConnectorException
 from procrastinate.periodic import PeriodicDeferrer, PeriodicRegistry
 
-from ragpg import dense_index, dense_recall
-from ragpg.errors import ConflictError, RagpgError
+from ragpg import dense_index, dense_recall, upkeep
+from ragpg.errors import ConflictError, DatabaseUnavailable, RagpgError, SchemaError
 from ragpg.settings import Settings
 
 QUEUE = "ragpg.maintenance"
@@ -32,13 +32,19 @@ _logger = logging.getLogger("ragpg")
 
 
 async def why_not(owner_url: str | None) -> str | None:
-    """Why a worker with this url cannot maintain indexes, or None; asks the database."""
+    """Why a worker with this url cannot maintain indexes, with what to do, or None."""
+    by_yourself = "or run `ragpg index apply` by yourself"
     if owner_url is None:
-        return "RAGPG_OWNER_DATABASE_URL is not set"
+        return (
+            "RAGPG_OWNER_DATABASE_URL is not set; set it to the address of a role that may act as"
+            f" ragpg_owner, {by_yourself}"
+        )
     try:
         await anyio.to_thread.run_sync(dense_index.check_owner, owner_url)
+    except (SchemaError, DatabaseUnavailable) as exc:
+        return str(exc)
     except RagpgError as exc:
-        return f"RAGPG_OWNER_DATABASE_URL does not serve ({exc})"
+        return f"RAGPG_OWNER_DATABASE_URL does not serve: {exc}, {by_yourself}"
     return None
 
 
@@ -47,11 +53,7 @@ async def schedule(app: App, owner_url: str | None, settings: Settings) -> Sched
     reason = await why_not(owner_url)
     if reason is None:
         return Schedule(app, str(owner_url), settings)
-    _logger.warning(
-        "this worker maintains no vector indexes: %s; give it the url of a role that may act as"
-        " ragpg_owner, or run `ragpg index apply` by yourself",
-        reason,
-    )
+    _logger.warning("this worker maintains no indexes: %s", reason)
     return None
 
 
@@ -97,13 +99,21 @@ def _job(run: Callable[[threading.Event], None]) -> Callable[..., object]:
 
 def _apply(url: str, stop: threading.Event) -> None:
     try:
-        done = dense_index.apply(url, stop=stop)
+        done = upkeep.apply(url, stop=stop)
     except ConflictError as exc:
         _logger.info("index maintenance: %s", exc)
         return
     except RagpgError as exc:
         _logger.warning("index maintenance failed and is tried at its next time: %s", exc)
         return
+    for one in done.lexical:
+        _logger.info(
+            "index maintenance: %s BM25 of collection %s of tenant %s: %s",
+            one.action,
+            one.collection_id,
+            one.tenant_id,
+            one.reason,
+        )
     for change in done.changes:
         _logger.info("index maintenance: %s %s", change.action, change.index_name)
 

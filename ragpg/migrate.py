@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from ragpg.database import (
     SCHEMA_REVISION,
@@ -20,15 +24,21 @@ from ragpg.database import (
 from ragpg.database_errors import translated
 from ragpg.dsn import connect_args
 from ragpg.errors import ConfigurationError, SchemaOutdated
+from ragpg.migration_locks import only_migration, patiently
 from ragpg.server_checks import (
+    CREATORS_IN_PUBLIC,
     KNOWS_LETTERS,
+    LOST_READERS,
+    OWNER_OF_SCHEMA,
+    SCHEMA_OF_PGVECTOR,
+    judge_owner,
+    judge_public,
     judge_server,
     locale_warnings,
     pgvector_warnings,
+    reader_warnings,
 )
 
-# Any number that no other program on the server uses; "ragpg" in ASCII.
-MIGRATION_LOCK = 0x7261677067
 # The job queue is procrastinate's, whose tables know no tenants, so it has a schema of its own.
 SCHEMAS = ("ragpg", "ragpg_jobs")
 ROLES = {
@@ -58,46 +68,58 @@ def migrate(url: str) -> MigrationReport:
 
     Safe to start several times at once: an advisory lock lets one work while the others wait, find
     nothing to do and say so. All or nothing: revisions and functions share one transaction. Raises
-    SchemaTooNew, ConfigurationError, DatabaseError.
+    SchemaTooNew, ConfigurationError, ConflictError while somebody is in the way, DatabaseError.
     """
     engine = create_engine(SQLALCHEMY_DRIVER, poolclass=NullPool, connect_args=connect_args(url))
-    with translated(), engine.connect() as connection:
-        connection.execute(text("select pg_advisory_lock(:lock)"), {"lock": MIGRATION_LOCK})
-        connection.commit()
-        try:
-            return _migrate_locked(connection)
-        finally:
-            connection.rollback()
-            connection.execute(text("select pg_advisory_unlock(:lock)"), {"lock": MIGRATION_LOCK})
-            connection.commit()
+    with translated(), engine.connect() as connection, only_migration(connection):
+        return _migrate_locked(connection)
 
 
 def _migrate_locked(connection: Connection) -> MigrationReport:
+    judge_public(
+        connection.scalar(text(SCHEMA_OF_PGVECTOR)),
+        [row[0] for row in connection.execute(text(CREATORS_IN_PUBLIC))],
+        migrator=connection.scalar(text("select current_user::text")),
+    )
     found, digest = _installed(connection)
     if found is not None:
+        judge_owner(connection.scalar(text(OWNER_OF_SCHEMA)))
         try:
             judge_schema(found, digest or "")
         except SchemaOutdated:
             pass
         else:
-            return MigrationReport(found=found, revision=found, functions_applied=False)
+            return MigrationReport(
+                found=found,
+                revision=found,
+                functions_applied=False,
+                warnings=_lost_readers(connection),
+            )
     connection.rollback()
-    _prepare(connection)
+    with _rights_explained():
+        _prepare(connection)
     connection.commit()
-    with connection.begin():
-        connection.execute(text("set local lock_timeout = '10s'"))
-        connection.execute(text("set local role ragpg_owner"))
-        config = Config()
-        config.set_main_option("script_location", str(_migrations()))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        _apply_functions(connection)
+    patiently(connection, lambda: _upgrade(connection))
     return MigrationReport(
         found=found,
         revision=SCHEMA_REVISION,
         functions_applied=True,
         warnings=_warnings(connection),
     )
+
+
+def _upgrade(connection: Connection) -> None:
+    """Revisions and functions, as ragpg_owner, whatever the session is set to."""
+    connection.execute(text("set local role ragpg_owner"))
+    connection.execute(text("set local standard_conforming_strings = on"))
+    connection.execute(text("set local search_path = pg_catalog, public"))
+    config = Config()
+    config.set_main_option("script_location", str(_migrations()))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    # Functions name pgvector's schema themselves, so that nothing else in it can take their place.
+    connection.execute(text("set local search_path = pg_catalog, pg_temp"))
+    _apply_functions(connection)
 
 
 def _installed(connection: Connection) -> tuple[str | None, str | None]:
@@ -125,7 +147,7 @@ def _prepare(connection: Connection) -> None:
     if not connection.scalar(text("select pg_has_role(current_user, 'ragpg_owner', 'member')")):
         connection.execute(text("grant ragpg_owner to current_user"))
     if not connection.scalar(text("select true from pg_extension where extname = 'vector'")):
-        _driver(connection).execute("create extension vector")
+        _driver(connection).execute("create extension vector schema public")
     judge_server(
         connection.scalar(text("select current_setting('server_version_num')::integer")) or 0,
         _pgvector(connection),
@@ -134,6 +156,28 @@ def _prepare(connection: Connection) -> None:
         known = text("select true from pg_namespace where nspname = :name")
         if not connection.scalar(known, {"name": schema}):
             _driver(connection).execute(f"create schema {schema} authorization ragpg_owner")
+
+
+@contextmanager
+def _rights_explained() -> Iterator[None]:
+    """Turn a missing right into a ConfigurationError that says who has it."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as exc:
+        raise _lacks_rights(exc) from exc
+    except DBAPIError as exc:
+        if isinstance(exc.orig, psycopg.errors.InsufficientPrivilege):
+            raise _lacks_rights(exc.orig) from exc
+        raise
+
+
+def _lacks_rights(exc: psycopg.Error) -> ConfigurationError:
+    return ConfigurationError(
+        f"this role may not make what the schema needs ({exc.diag.message_primary}); set"
+        " RAGPG_OWNER_DATABASE_URL to the address of a superuser for the first migration, or have"
+        " one make the extension vector, the roles ragpg_owner, ragpg_app and ragpg_reader, and a"
+        " member of ragpg_owner that may create schemas here, as docker/roles.sh does"
+    )
 
 
 def _apply_functions(connection: Connection) -> None:
@@ -153,7 +197,15 @@ def _warnings(connection: Connection) -> tuple[str, ...]:
     return (
         *pgvector_warnings(_pgvector(connection)),
         *locale_warnings(knows_letters=connection.scalar(text(KNOWS_LETTERS))),
+        *_lost_readers(connection),
     )
+
+
+def _lost_readers(connection: Connection) -> tuple[str, ...]:
+    """A warning for bindings that a restore lost, to whoever may know of them."""
+    if not connection.scalar(text("select pg_has_role(current_user, 'ragpg_owner', 'usage')")):
+        return ()
+    return reader_warnings([(row[0], row[1]) for row in connection.execute(text(LOST_READERS))])
 
 
 def _pgvector(connection: Connection) -> str:

@@ -109,7 +109,7 @@ class Plan:
 class Live:
     """A live document: what its content is, and the folder that a sync took it from.
 
-    `gap` says that writing a context of it failed, which is tried again.
+    `gap` says that a context of it is missing and is asked for again.
     """
 
     content_hash: bytes
@@ -175,9 +175,8 @@ class Planner:
         if self.collection_id is None:
             return {}
         async with self.transaction() as conn:
-            rows = await fetch_rows(
-                conn, STATEMENTS["live_versions"], {"collection_id": self.collection_id}
-            )
+            wanted = {"collection_id": self.collection_id, "ask_refused": self.recontextualize}
+            rows = await fetch_rows(conn, STATEMENTS["live_versions"], wanted)
         return {
             row["key"]: Live(content_hash=row["content_hash"], root=row["root"], gap=row["gap"])
             for row in rows
@@ -223,7 +222,8 @@ class Planner:
             )
             for position, span in enumerate(spans)
         ]
-        without = [] if self.context_writer is None else [c for c in chunks if c.context is None]
+        lacking = [c for c in chunks if c.context is None and not known[c.position].refused]
+        without = [] if self.context_writer is None else lacking
         missing = {chunk.position for chunk in without}
         unembedded = [c for c in chunks if c.position in missing or not known[c.position].embedded]
         unpaid = [chunk for chunk in without if not known[chunk.position].waiting]
@@ -345,13 +345,14 @@ class Planner:
 class _KnownChunk:
     """What is there of a passage: its context, since when if it is live, and whether a vector.
 
-    `waiting` when a batch at the vendor writes the context.
+    `waiting` when a batch at the vendor writes the context, `refused` when nobody asks again.
     """
 
     context: str | None = None
     reused_from: dt.datetime | None = None
     embedded: bool = False
     waiting: bool = False
+    refused: bool = False
 
 
 async def _known_chunks(
@@ -376,6 +377,7 @@ async def _known_chunks(
             reused_from=row["reused_from"],
             embedded=row["embedded"],
             waiting=row["waiting"],
+            refused=row["refused"],
         )
         for row in rows
     ]

@@ -42,6 +42,15 @@ class DocumentEmbedder(Protocol):
         ...
 
 
+@runtime_checkable
+class WindowedEmbedder(Protocol):
+    """A DocumentEmbedder that reads a long document in several calls."""
+
+    def windows(self, chunks: Sequence[str]) -> Sequence[range]:
+        """The runs of chunks that are read together, in order, each of one call; CPU work."""
+        ...
+
+
 class ContextWriter(Protocol):
     """Writes a short text that situates a chunk within its document."""
 
@@ -52,8 +61,8 @@ class ContextWriter(Protocol):
     def write(self, document: Document, chunks: Sequence[Chunk]) -> AsyncIterator[WrittenContext]:
         """One WrittenContext per chunk, in any order, each as soon as it is there.
 
-        A chunk that fails is yielded with `error`; only what makes all of them impossible raises
-        ProviderError.
+        A chunk that fails is yielded with `error`, and with `refused` where it would fail again;
+        only what makes all of them impossible raises ProviderError.
         """
         ...
 

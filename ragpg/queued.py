@@ -11,7 +11,7 @@ from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import RagpgError
 from ragpg.ingest import changed, columns, stage_failure
 from ragpg.ingest_failures import failure
-from ragpg.staging import Transaction
+from ragpg.staging import Transaction, hold_collection
 from ragpg.types import Document, DocumentFailure, Enqueued
 
 STATEMENTS = statements("jobs")
@@ -102,6 +102,7 @@ async def _enqueue_group(
     *,
     from_files: bool,
 ) -> None:
+    await hold_collection(conn, collection_id)
     different, _ = await changed(conn, collection_id, list(group.values()), from_files=from_files)
     keys = [document.key for document in different]
     async with conn.cursor() as cursor:
@@ -109,7 +110,8 @@ async def _enqueue_group(
             STATEMENTS["queue_document"],
             [
                 {"collection_id": collection_id, "key": document.key} | columns(document)
-                for document in different
+                # In the order of their keys, so that two enqueuers never wait in a circle.
+                for document in sorted(different, key=lambda document: document.key)
             ],
         )
     if keys:

@@ -1,13 +1,56 @@
-"""Whether a server will do: its version, that of pgvector, and the locale of the database."""
+"""Whether a server will do: its version, that of pgvector, the locale, roles and bound readers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ragpg.errors import ConfigurationError
 
 # False where the locale is C: lower() and the text search parser then know A to Z alone.
 KNOWS_LETTERS = "select lower('É') = 'é'"
+# Who owns the schema: after a restore without roles, whoever restored it.
+OWNER_OF_SCHEMA = "select pg_get_userbyid(nspowner)::text from pg_namespace where nspname = 'ragpg'"
+SCHEMA_OF_PGVECTOR = (
+    "select extnamespace::regnamespace::text from pg_extension where extname = 'vector'"
+)
+# Who is granted it, beside superusers, the owner of the schema and owners of ragpg.
+CREATORS_IN_PUBLIC = """
+select case entry.grantee when 0 then 'public' else pg_get_userbyid(entry.grantee)::text end
+  from pg_namespace as namespace
+ cross join lateral aclexplode(namespace.nspacl) as entry
+  left join pg_roles as grantee on grantee.oid = entry.grantee
+ where namespace.nspname = 'public' and entry.privilege_type = 'CREATE'
+   and entry.grantee <> namespace.nspowner and not coalesce(grantee.rolsuper, false)
+   and not exists (
+           select from pg_roles as owner
+            where owner.rolname = 'ragpg_owner' and pg_has_role(grantee.oid, owner.oid, 'member'))
+ order by 1
+"""
+# As ragpg_owner, like those below: who serves all tenants though a reader's binding holds for it.
+BOUND_SERVICES = """
+select pg_roles.rolname::text
+  from pg_roles
+ where pg_roles.rolcanlogin and pg_has_role(pg_roles.oid, 'ragpg_app', 'member')
+   and ragpg._is_confined(pg_roles.oid)
+   and exists (
+           select from ragpg.reader_tenant
+            where reader_tenant.role = pg_roles.oid
+               or pg_has_role(pg_roles.oid, reader_tenant.role::oid, 'member'))
+ order by pg_roles.rolname
+"""
+LOST_READERS = "select role_name, tenant from ragpg.lost_reader order by role_name, tenant"
+UNBOUND_READERS = """
+select pg_roles.rolname::text
+  from pg_roles
+ where pg_roles.rolcanlogin and pg_has_role(pg_roles.oid, 'ragpg_reader', 'member')
+   and not pg_has_role(pg_roles.oid, 'ragpg_app', 'member') and ragpg._is_confined(pg_roles.oid)
+   and not exists (
+           select from ragpg.reader_tenant
+            where reader_tenant.role = pg_roles.oid
+               or pg_has_role(pg_roles.oid, reader_tenant.role::oid, 'member'))
+ order by pg_roles.rolname
+"""
 OLDEST_SERVER = 150000
 PGVECTOR_FAULTS = (
     ((0, 8, 2), "can overflow a buffer when it builds HNSW indexes in parallel (before 0.8.2)"),
@@ -49,6 +92,60 @@ def locale_warnings(*, knows_letters: bool | None) -> tuple[str, ...]:
             " ÉCOLE, and such words are cut at these letters; make the database anew with a UTF-8"
             " locale such as C.UTF-8"
         ),
+    )
+
+
+def judge_owner(owner: str | None) -> None:
+    """Raise ConfigurationError if schema ragpg belongs to another role than ragpg_owner."""
+    if owner not in (None, "ragpg_owner"):
+        raise ConfigurationError(
+            f"schema ragpg belongs to {owner!r} and not to ragpg_owner, as after a restore on a"
+            " server without the roles; restore the dump into a new database after those of"
+            " `pg_dumpall --roles-only`, or after `create role` of ragpg_owner, ragpg_app and"
+            " ragpg_reader"
+        )
+
+
+def judge_public(pgvector: str | None, creators: Sequence[str], *, migrator: str | None) -> None:
+    """Raise ConfigurationError if pgvector is elsewhere, or others may put objects beside it.
+
+    `pgvector` is the schema of the extension, None if there is none; `migrator` may create there.
+    """
+    if pgvector not in (None, "public"):
+        raise ConfigurationError(
+            f"pgvector is in schema {pgvector}, and ragpg looks for it in public; run `alter"
+            " extension vector set schema public`, or use another database"
+        )
+    others = ", ".join(name for name in creators if name != migrator)
+    if others:
+        raise ConfigurationError(
+            f"{others} may create objects in schema public, beside pgvector, where what owners of"
+            f" ragpg run could take them for its own; run `revoke create on schema public from"
+            f" {others}` as the owner of that schema"
+        )
+
+
+def reader_warnings(lost: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """What is to be done about LOST_READERS, in a sentence; none if there are none."""
+    if not lost:
+        return ()
+    names = ", ".join(f"{role!r} of {tenant!r}" for role, tenant in lost)
+    return (
+        (
+            f"these readers were bound to a tenant and are no more, as after a restore without"  # noqa: S608
+            f" their roles, so all unbound readers are refused: {names}; create the roles, then as"
+            " ragpg_owner `select ragpg.bind_readers_again()`, and for those who are not to come"
+            " back `delete from ragpg.reader_name where role_name = '..'`"
+        ),
+    )
+
+
+def unbound_sentence(names: Sequence[str]) -> str:
+    """What readers may do that are bound to no tenant, and how to bind one."""
+    return (
+        f"bound to no tenant, so may read any: {', '.join(map(repr, names))}; to bind one, as"  # noqa: S608
+        " ragpg_owner `insert into ragpg.reader_tenant select '..', tenant_id from ragpg.tenant"
+        " where key = '..'`"
     )
 
 

@@ -65,6 +65,9 @@ class Settings(BaseSettings):
         None, description="On whose behalf documents change; kept in ragpg.document_history."
     )
     log_searches: bool = Field(default=True, description="Log each search and its candidates.")
+    search_log_days: int = Field(
+        90, ge=0, le=36_500, description="Then workers delete a logged search; 0 keeps all."
+    )
 
     voyage_api_key: SecretStr | None = Field(
         None, validation_alias=AliasChoices("voyage_api_key", "VOYAGE_API_KEY")
@@ -100,7 +103,7 @@ class Settings(BaseSettings):
     batch_poll_s: float = Field(60.0, gt=0, description="Between two looks at open batches.")
     index_cron: str = Field(
         "17 * * * *",
-        description="When workers with owner_database_url build vector indexes, UTC; '': never.",
+        description="When workers with owner_database_url maintain indexes, UTC; '': never.",
     )
     recall_cron: str = Field(
         "47 3 * * *", description="When they measure the recall of each collection, UTC; '': never."

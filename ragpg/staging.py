@@ -10,17 +10,21 @@ from dataclasses import asdict, dataclass
 
 from psycopg.types.json import Jsonb
 
-from ragpg.database import Connection, statements
+from ragpg.database import Connection, fetch_rows, statements
+from ragpg.errors import CollectionNotFound
 from ragpg.types import Chunk, Document, Usage
 
 Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
+HOLD_COLLECTION = statements("client")["hold_collection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedChunk:
     """A chunk of a version that is not live; `live` when it will keep a live chunk's number.
 
-    `waiting` when its context is missing and a batch at the vendor is asked for it.
+    `waiting` when its context is missing and a batch at the vendor is asked for it, and
+    `context_refused` when the writer refused it for good. `window_hash` names the texts in sight
+    of which the vector was made, see `ragpg.index`.
     """
 
     position: int
@@ -34,6 +38,8 @@ class StagedChunk:
     live: bool
     contextualized_at: dt.datetime | None
     context_error: str | None
+    context_refused: bool
+    window_hash: bytes | None
     waiting: bool
 
     def chunk(self) -> Chunk:
@@ -56,6 +62,16 @@ class Staged:
     document: Document
     claim: uuid.UUID
     chunks: tuple[StagedChunk, ...]
+
+
+async def hold_collection(conn: Connection, collection_id: int) -> None:
+    """Keep a collection from being deleted until this transaction ends; its first statement.
+
+    Raises CollectionNotFound when it was deleted meanwhile.
+    """
+    rows = await fetch_rows(conn, HOLD_COLLECTION, {"collection_id": collection_id})
+    if not rows[0]["held"]:
+        raise CollectionNotFound("there is no such collection any more; it was deleted")
 
 
 async def record_usage(conn: Connection, collection_id: int | None, usage: Sequence[Usage]) -> None:

@@ -8,7 +8,7 @@ transaction of your own blocking psycopg connection.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -17,30 +17,23 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ragpg.blocking import LoopThread
 from ragpg.care import StaleDocument
 from ragpg.client import AsyncClient
-from ragpg.collection import AsyncCollection
 from ragpg.corpus_sync import SyncReport
+from ragpg.documents import DocumentOverview
 from ragpg.errors import ClientClosed
 from ragpg.evaluate import Measures
-from ragpg.filters import Where
 from ragpg.ingest_tally import IngestProgress
 from ragpg.plan import Plan
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
-from ragpg.retrieve import Weights
 from ragpg.settings import Settings
+from ragpg.sync_search import SearchedCollection
 from ragpg.types import (
-    Answer,
-    AnswerDelta,
     Document,
     Enqueued,
-    Expansion,
-    Hits,
     IngestReport,
     Qrel,
     Recipe,
     StrPath,
 )
-
-_END = object()
 
 
 class Client:
@@ -132,12 +125,12 @@ class Client:
         return self._inner
 
 
-class Collection:
+class Collection(SearchedCollection):
     """Blocking twin of `AsyncCollection`."""
 
     def __init__(self, client: Client, *, tenant: str, name: str) -> None:
+        super().__init__(client.inner.collection(tenant=tenant, name=name))
         self._client = client
-        self._inner: AsyncCollection = client.inner.collection(tenant=tenant, name=name)
         self.tenant = tenant
         self.name = name
 
@@ -279,6 +272,18 @@ class Collection:
         """Blocking twin."""
         return self._portal.call(self._inner.document, key)
 
+    def documents(
+        self, *, key_prefix: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[DocumentOverview]:
+        """Blocking twin."""
+        return self._portal.call(
+            lambda: self._inner.documents(key_prefix=key_prefix, after=after, limit=limit)
+        )
+
+    def rename(self, key: str, to: str) -> None:
+        """Blocking twin."""
+        self._portal.call(self._inner.rename, key, to)
+
     def delete(self, key: str) -> bool:
         """Blocking twin."""
         return self._portal.call(self._inner.delete, key)
@@ -290,98 +295,6 @@ class Collection:
     def expire(self) -> tuple[str, ...]:
         """Blocking twin."""
         return self._portal.call(self._inner.expire)
-
-    def retrieve(
-        self,
-        query: str,
-        *,
-        where: Where | None = None,
-        k: int = 150,
-        weights: Weights = Weights(),  # noqa: B008  frozen
-        exclude: Sequence[int] = (),
-        after: int | None = None,
-        deduplicate: bool = False,
-    ) -> Hits:
-        """Blocking twin, without `conn`."""
-        return self._portal.call(
-            lambda: self._inner.retrieve(
-                query,
-                where=where,
-                k=k,
-                weights=weights,
-                exclude=exclude,
-                after=after,
-                deduplicate=deduplicate,
-            )
-        )
-
-    def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
-        """Blocking twin."""
-        return self._portal.call(lambda: self._inner.rerank(query, hits, k=k))
-
-    def expand(self, hits: Hits, unit: Expansion = "neighbours") -> Hits:
-        """Blocking twin."""
-        return self._portal.call(self._inner.expand, hits, unit)
-
-    def search(
-        self,
-        query: str,
-        *,
-        where: Where | None = None,
-        k: int = 20,
-        depth: int = 150,
-        expand: Expansion | None = None,
-        deduplicate: bool = False,
-    ) -> Hits:
-        """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.search(
-                query, where=where, k=k, depth=depth, expand=expand, deduplicate=deduplicate
-            )
-        )
-
-    def ground(
-        self,
-        query: str,
-        *,
-        where: Where | None = None,
-        k: int = 20,
-        expand: Expansion | None = None,
-        deduplicate: bool = False,
-    ) -> Hits:
-        """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.ground(
-                query, where=where, k=k, expand=expand, deduplicate=deduplicate
-            )
-        )
-
-    def generate(self, query: str, hits: Hits) -> Answer:
-        """Blocking twin."""
-        return self._portal.call(lambda: self._inner.generate(query, hits))
-
-    def stream(self, query: str, hits: Hits) -> Iterator[AnswerDelta | Answer]:
-        """Blocking twin: a plain generator."""
-        iterator = self._inner.stream(query, hits)
-        while True:
-            item = self._portal.call(anext, iterator, _END)
-            if item is _END:
-                return
-            yield item
-
-    def ask(
-        self,
-        query: str,
-        *,
-        where: Where | None = None,
-        k: int = 20,
-        expand: Expansion | None = None,
-        deduplicate: bool = False,
-    ) -> Answer:
-        """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.ask(query, where=where, k=k, expand=expand, deduplicate=deduplicate)
-        )
 
     def evaluate(
         self,

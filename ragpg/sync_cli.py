@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +24,11 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would happen and cost; write nothing.")
 ]
 Recontextualize = Annotated[
-    bool, typer.Option("--recontextualize", help="New contexts for all of a changed document.")
+    bool,
+    typer.Option(
+        "--recontextualize",
+        help="New contexts for all of a changed document, and for texts that were refused.",
+    ),
 ]
 Batch = Annotated[
     bool, typer.Option("--batch", help="Contexts in batches: within a day, at half the price.")
@@ -36,8 +39,9 @@ NoWait = Annotated[
 
 
 def ingest(
+    # As text: Path("") is the working directory.
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files, or folders to take whole.")
+        list[str] | None, typer.Argument(metavar="PATH", help="Files, or folders to take whole.")
     ] = None,
     tenant: Tenant = "default",
     collection: Collection = "default",
@@ -86,7 +90,7 @@ def ingest(
 
 
 def sync(
-    folder: Annotated[Path, typer.Argument(help="The folder to mirror.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder to mirror.")],
     tenant: Tenant = "default",
     collection: Collection = "default",
     dry_run: DryRun = False,
@@ -143,7 +147,7 @@ def _allowed(plan: Plan, *, yes: bool) -> bool:
     return True
 
 
-def _count(paths: list[Path]) -> int:
+def _count(paths: list[str]) -> int:
     from ragpg.parse import find_files
 
     return len(find_files(paths).files)

@@ -94,6 +94,7 @@ chunk = Table(
     Column("context", Text),
     Column("context_error", Text),
     Column("contextualized_at", _MOMENT),
+    Column("context_refused", Boolean, nullable=False),
 )
 
 embedding = Table(
@@ -147,4 +148,7 @@ search_hit = Table(
     Column("rerank_score", Double),
     Column("shown", Boolean, nullable=False),
     Column("cited", Boolean, nullable=False),
+    Column("document_key", Text),
+    Column("start", Integer),
+    Column("stop", Integer),
 )

@@ -189,7 +189,12 @@ def print_report(report: IngestReport) -> None:
     if report.contexts_failed:
         out.print(
             f"[yellow]{report.contexts_failed} chunks have no context;[/yellow] the reasons are in"
-            " ragpg.chunk_overview, ingest again to retry"
+            " ragpg.context_gap, ingest again to retry what was not refused"
+        )
+    if report.contexts_refused:
+        out.print(
+            f"{report.contexts_refused} chunks of the collection have no context since their text"
+            " was refused (ragpg.context_gap says why); `--recontextualize` asks again"
         )
     if report.nul_characters_removed:
         out.print(f"{report.nul_characters_removed} NUL characters were removed")

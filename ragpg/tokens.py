@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import cache
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import regex
 
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
@@ -24,10 +28,29 @@ _TOKEN = regex.compile(
     r"|[^\s\p{Cc}\p{Cf}]"
 )
 _FEW = 4096  # matches held at a time: memory stays flat on a text of any length
+# Most texts are taken apart by array, in a tenth of the time that the expression takes. What a
+# character is stands in a table; above it are Han, Kana, Hangul and emoji, and a text that holds
+# one of those is left to the expression.
+_TABLE = 0x3000
+_ABOVE = regex.compile(rf"[^\u0000-{chr(_TABLE - 1)}]")
+_NOTHING, _LETTER, _DIGIT, _VISIBLE = range(4)
+_MATCHED = (  # a later kind goes before an earlier one
+    (_VISIBLE, r"[^\s\p{Cc}\p{Cf}]"),
+    (_DIGIT, r"\d"),
+    (_LETTER, rf"[^\W\d_\p{{Cf}}{_UNSPACED}]"),
+)
+_WORD = r"[^\W\d_]"
+_FIRST, _FURTHER, _DIGITS = 7, 4, 3  # characters of a token
+_PIECE = 1 << 16  # characters at a time, for the same reason
+_SHORT = 300  # characters up to which the expression is as fast
+
+Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 
 def count_tokens(text: str) -> int:
     """Estimated tokens of `text`, 0 or more; linear, about 10 million characters a second."""
+    if _in_table(text):
+        return sum(int(np.count_nonzero(is_start)) for _, is_start in _edges(text))
     matches = _TOKEN.finditer(text)
     total = 0
     while count := sum(1 for _ in islice(matches, _FEW)):
@@ -46,12 +69,15 @@ class TokenMap:
     __slots__ = ("_ends", "_starts", "length")
 
     def __init__(self, text: str) -> None:
+        self.length = len(text)
+        if _in_table(text):
+            self._starts, self._ends = _by_array(text)
+            return
         starts, ends = array("I"), array("I")
         for match in _TOKEN.finditer(text):
             starts.append(match.start())
             ends.append(match.end())
         self._starts, self._ends = starts, ends
-        self.length = len(text)
 
     def count(self, start: int, stop: int) -> int:
         """Tokens that lie in or reach into [start, stop); never below the passage's own count."""
@@ -66,3 +92,56 @@ class TokenMap:
         """The smallest token start such that [start, stop) has at most `tokens` tokens."""
         index = bisect_left(self._starts, stop) - tokens
         return self._starts[max(0, index)] if tokens and self._starts else stop
+
+
+def _in_table(text: str) -> bool:
+    return len(text) > _SHORT and (text.isascii() or _ABOVE.search(text) is None)
+
+
+@cache
+def _table() -> tuple[Array, Array]:
+    """By character: its kind, and whether a letter behind it goes on with its word."""
+    characters = "".join(map(chr, range(_TABLE)))
+    kinds, words = np.zeros(_TABLE, np.uint8), np.zeros(_TABLE, np.bool_)
+    for kind, pattern in _MATCHED:
+        kinds[[match.start() for match in regex.finditer(pattern, characters)]] = kind
+    words[[match.start() for match in regex.finditer(_WORD, characters)]] = True
+    return kinds, words
+
+
+def _edges(text: str) -> Iterator[tuple[Array, Array]]:
+    """Piece by piece, the offsets at which a token starts or one ends before none, and which do."""
+    kinds_of, words_of = _table()
+    kind, word, place = _NOTHING, False, 0  # of the character before the piece
+    for at in range(0, len(text), _PIECE):
+        codes = np.frombuffer(text[at : at + _PIECE].encode("utf-32-le", "surrogatepass"), "<u4")
+        kinds = kinds_of[codes]
+        before = np.concatenate(([np.uint8(kind)], kinds[:-1]))
+        words = np.concatenate(([word], words_of[codes[:-1]]))
+        runs = (kinds == before) & (kinds != _VISIBLE)
+        offsets = np.arange(len(codes), dtype=np.int32)
+        firsts = np.maximum.accumulate(np.where(runs, np.int32(-place - 1), offsets))
+        places = offsets - firsts
+        letters = kinds == _LETTER
+        late = letters & words & ~runs & (before != _LETTER)
+        if late.any():
+            # Behind a joiner or a letter of another script no token takes seven.
+            places += (late[np.maximum(firsts, 0)] & (firsts >= 0)) * np.int32(_FIRST)
+        further = (places >= _FIRST) & ((places - _FIRST) % _FURTHER == 0)
+        starts = letters & ((places == 0) | further)
+        starts |= (kinds == _DIGIT) & (places % _DIGITS == 0)
+        starts |= kinds == _VISIBLE
+        edges = np.flatnonzero(starts | (kinds == _NOTHING) & (before != _NOTHING))
+        yield edges + at, starts[edges]
+        kind, word, place = int(kinds[-1]), bool(words_of[codes[-1]]), int(places[-1])
+
+
+def _by_array(text: str) -> tuple[array[int], array[int]]:
+    """The tokens' starts and ends."""
+    pieces = list(_edges(text))
+    edges = np.concatenate([*(piece for piece, _ in pieces), [len(text)]])
+    (which,) = np.nonzero(np.concatenate([starts for _, starts in pieces]))
+    found = array("I"), array("I")
+    for offsets, ends in zip(found, (edges[which], edges[which + 1]), strict=True):
+        offsets.frombytes(ends.astype(np.uintc).tobytes())
+    return found

@@ -93,8 +93,9 @@ class Recipe:
     which a context failed is published with a visible gap (`publish`) or held back (`hold`).
 
     `whole_corpus_tokens`: a generator that can read a whole small collection gets it instead of
-    hits, while what the filter lets through has no more tokens; 0 means never. This alone may
-    change: `create` with another value sets it, and nothing is ingested anew.
+    hits, while what the filter lets through has no more tokens; 0 means never. None leaves it as it
+    is, which in a new collection is 20,000. This alone may change: `create` with another value sets
+    it, and nothing is ingested anew.
     """
 
     embedding_provider: str = "local"
@@ -112,7 +113,7 @@ class Recipe:
     context_reuse: Literal["chunk", "document"] = "chunk"
     failed_contexts: Literal["publish", "hold"] = "publish"
     # See docs/decisions/0010-whole-corpus.md for what it costs.
-    whole_corpus_tokens: int = 20_000
+    whole_corpus_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +142,15 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenContext:
-    """The context of the chunk at `position`, or the error that left it without one."""
+    """The context of the chunk at `position`, or the error that left it without one.
+
+    `refused` says that the same text would fail again, so it is not asked for again.
+    """
 
     position: int
     context: str | None
     error: str | None = None
+    refused: bool = False
     usage: tuple[Usage, ...] = ()
 
 
@@ -330,7 +335,9 @@ class PassedOver:
 class IngestReport:
     """What an ingest did, by document key. Chunks are counted for created and updated documents.
 
-    `waiting` are not live yet: a batch writes their contexts. `oldest_reused_context` is when the
+    `waiting` are not live yet: a batch writes their contexts. `contexts_failed` counts chunks of
+    these documents that lack one; `contexts_refused` live chunks of the whole collection that will,
+    since their text was refused, until somebody asks again. `oldest_reused_context` is when the
     oldest context was written that an updated document kept. `timings_s` are seconds by stage,
     added up over groups of documents of which two are in work at once.
     """
@@ -343,6 +350,7 @@ class IngestReport:
     chunks: int = 0
     reused_chunks: int = 0
     contexts_failed: int = 0
+    contexts_refused: int = 0
     oldest_reused_context: dt.datetime | None = None
     nul_characters_removed: int = 0
     passed_over: tuple[PassedOver, ...] = ()

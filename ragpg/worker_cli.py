@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,9 @@ app = typer.Typer()
 
 @app.command()
 def enqueue(
-    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to take whole.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Files, or folders to take whole.")
+    ],
     tenant: Tenant = "default",
     collection: Collection = "default",
     as_json: AsJson = False,
@@ -55,9 +56,10 @@ def worker(
 ) -> None:
     """Make waiting documents of all tenants live; several may run. SIGTERM stops it gently.
 
-    It also deletes expired documents, every ten minutes, and collects open Message Batches, every
+    It also deletes expired documents and searches that were logged RAGPG_SEARCH_LOG_DAYS ago
+    (default 90; 0 keeps them), every ten minutes, and collects open Message Batches, every
     RAGPG_BATCH_POLL_S; what waits in one is not paid for again. With RAGPG_OWNER_DATABASE_URL set
-    to a role that may act as ragpg_owner it builds, mends and drops vector indexes at
+    to a role that may act as ragpg_owner it maintains the indexes of both arms at
     RAGPG_INDEX_CRON (default "17 * * * *", UTC) and measures recall at RAGPG_RECALL_CRON (default
     "47 3 * * *"), each time one worker alone; an empty value means never.
     """

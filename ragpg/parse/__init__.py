@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from ragpg.errors import DocumentError
+from ragpg.errors import DocumentError, InputError
 from ragpg.parse.check import can_be_stored, check_key
 from ragpg.parse.clean import clean
 from ragpg.parse.files import (
@@ -68,8 +68,13 @@ def parse_bytes(content: bytes, *, key: str, media_type: MediaType | None = None
 
     Raises DocumentError with a reason: `no_text`, `binary`, `encoding`, `unsupported` (a
     format that is not read), `unreadable` (broken, encrypted, bad metadata), `front_matter` (no
-    valid YAML or TOML), `too_large` (more than 100 MB).
+    valid YAML or TOML), `too_large` (more than 100 MB). Raises InputError for what are no bytes.
     """
+    if not isinstance(content, bytes):
+        raise InputError(
+            f"the content of {key} is of type {type(content).__name__}; give bytes, or make a"
+            " ragpg.Document of a text"
+        )
     _check_size(len(content), key)
     if not content:
         raise DocumentError(f"{key} is empty; add text, or leave it out.", reason="no_text")

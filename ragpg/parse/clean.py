@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,10 @@ from ragpg.parse.check import check_fields
 from ragpg.parse.metadata import to_json
 from ragpg.tokens import is_blank
 from ragpg.types import Document
+
+# Lines after which a paragraph has ended: whatever block they are in says something. Found at the
+# start of almost any document, which need not be parsed then to know that it has words.
+_SAYS_SOMETHING = re.compile(r"^[A-Za-z][^\r\n]*(?:\r?\n[ \t]*(?:\r?\n|\Z)|\Z)", re.MULTILINE)
 
 
 def clean(document: Document) -> tuple[Document, int]:
@@ -98,7 +103,11 @@ def _require_words(document: Document) -> None:
         raise DocumentError(
             f"{document.key} holds no text; add some, or leave it out.", reason="no_text"
         )
-    if document.media_type != "text" and not has_words(text, markdown_blocks(text)):
+    if document.media_type == "text":
+        return
+    if "<!--" not in text and _SAYS_SOMETHING.search(text) is not None:
+        return
+    if not has_words(text, markdown_blocks(text)):
         raise DocumentError(
             f"{document.key} holds headings and nothing below them; add text, or leave it out.",
             reason="no_text",

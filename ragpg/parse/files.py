@@ -160,9 +160,12 @@ def find_files(paths: StrPath | Iterable[StrPath]) -> FoundFiles:
 
 
 def as_path(path: StrPath) -> Path:
-    """The same as a Path. Raises InputError for what is neither text nor a path."""
+    """The same as a Path. Raises InputError for what is neither text nor a path, or blank."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"{path!r} is no path; give a str or a pathlib.Path")
+    # Path("") is the working directory, which nobody means by a variable that is not set.
+    if isinstance(path, str) and not path.strip():
+        raise InputError(f"{path!r} is no path; name a file or a folder, '.' for the current one")
     return Path(path)
 
 

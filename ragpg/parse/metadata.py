@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -12,6 +13,8 @@ from ragpg.types import Json
 
 _DEPTH_MAX = 40
 _VALUES_MAX = 20_000
+# Filters read a copy that each chunk has, and each hit brings one along.
+MAX_BYTES = 100_000
 # As many as a filter can compare with.
 _MAX_DIGITS = 300
 _INTEGER_END = 10**_MAX_DIGITS
@@ -71,8 +74,8 @@ def read_fields(values: Mapping[Any, Any], *, key: str) -> Fields:
 def to_json(value: Any, *, key: str) -> Any:
     """The value with names as text, sequences as lists, and dates as ISO 8601.
 
-    Raises DocumentError for NaN and Infinity, for a type that JSON lacks, and for more than
-    20,000 values or 40 levels, which only a hostile alias makes.
+    Raises DocumentError for NaN and Infinity, for a type that JSON lacks, for more than 20,000
+    values or 40 levels, which only a hostile alias makes, and for more than 100,000 bytes as JSON.
     """
     left = [_VALUES_MAX]
 
@@ -92,7 +95,13 @@ def to_json(value: Any, *, key: str) -> Any:
             return [convert(inner, depth + 1) for inner in item]
         raise _refused(key, f"a value of type {type(item).__name__}, which JSON cannot hold")
 
-    return convert(value, 0)
+    converted = convert(value, 0)
+    size = len(json.dumps(converted, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise _refused(
+            key, f"{size} bytes as JSON, of which each chunk has a copy; at most {MAX_BYTES} do"
+        )
+    return converted
 
 
 def _number(value: float, key: str) -> float:

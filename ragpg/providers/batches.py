@@ -42,11 +42,16 @@ class Outcome:
         )
 
 
-Request = Callable[[Sequence[str]], Awaitable[tuple[list[list[float]], Usage]]]
+# Takes texts and about how many tokens they have.
+Request = Callable[[Sequence[str], int], Awaitable[tuple[list[list[float]], Usage]]]
 
 
 async def _embed_or_halve(
-    texts: Sequence[str], span: range, request: Request, outcome: Outcome
+    texts: Sequence[str],
+    tokens: Sequence[int],
+    span: range,
+    request: Request,
+    outcome: Outcome,
 ) -> None:
     """Put the vectors of `texts` at `span` into `outcome`; a text too long alone is its failure.
 
@@ -54,14 +59,15 @@ async def _embed_or_halve(
     2 log2(n) refused requests, and its neighbours get their vectors.
     """
     try:
-        vectors, usage = await request([texts[place] for place in span])
+        estimate = sum(tokens[place] for place in span)
+        vectors, usage = await request([texts[place] for place in span], estimate)
     except TooLarge as error:
         if len(span) == 1:
             outcome.failed[span.start] = str(error)
             return
         middle = span.start + len(span) // 2
-        await _embed_or_halve(texts, range(span.start, middle), request, outcome)
-        await _embed_or_halve(texts, range(middle, span.stop), request, outcome)
+        for half in (range(span.start, middle), range(middle, span.stop)):
+            await _embed_or_halve(texts, tokens, half, request, outcome)
         return
     outcome.vectors.update(zip(span, vectors, strict=True))
     outcome.usage.append(usage)
@@ -77,9 +83,10 @@ async def embed_batches(
     """
     require_texts(texts)
     outcome = Outcome()
+    tokens = [count_tokens(text) for text in texts]
     calls = [
-        partial(_embed_or_halve, texts, span, request, outcome)
-        for span in batches([count_tokens(text) for text in texts], max_tokens=max_tokens)
+        partial(_embed_or_halve, texts, tokens, span, request, outcome)
+        for span in batches(tokens, max_tokens=max_tokens)
     ]
     try:
         await fan_out(calls, api.limiter)

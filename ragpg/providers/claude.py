@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ragpg.context_batch import Sharing
 from ragpg.errors import ProviderError
-from ragpg.providers.claude_api import ClaudeApi, Counters
+from ragpg.providers.claude_api import ClaudeApi, Counters, is_hopeless, refuses_text
 from ragpg.providers.claude_prompt import (
     CONTEXT_CHUNK,
     CONTEXT_PROMPT_VERSION,
@@ -23,8 +23,6 @@ from ragpg.types import Chunk, Document, Usage, WrittenContext
 
 # What an answer counts in an estimate of cost: the prompt asks for 50 to 100.
 _EXPECTED_OUTPUT_TOKENS = 100
-# No other chunk of the document would fare better: the key, the account, the model's name.
-_HOPELESS = frozenset({401, 402, 403, 404})
 
 
 @dataclass(slots=True)
@@ -41,7 +39,7 @@ class _Outage:
     def seen(self, error: ProviderError | None) -> None:
         """Count; the end is a hopeless call, or more failed in a row than are in flight at once."""
         self.in_a_row = self.in_a_row + 1 if error is not None and error.retryable else 0
-        if error is not None and (error.status in _HOPELESS or self.in_a_row > self.limit):
+        if error is not None and (is_hopeless(error) or self.in_a_row > self.limit):
             self.ended_by = self.ended_by or error
 
 
@@ -83,6 +81,9 @@ class ClaudeContextWriter:
     ) -> AsyncIterator[WrittenContext]:
         """One WrittenContext per chunk, each as soon as it is there; failed ones have `error`.
 
+        One is `refused` when Claude found the request at fault, or answered it, and was paid for
+        that, without a context: the same again would cost the same.
+
         The first call of a document, or of each window of a long one, is awaited before the
         others start, because a cache entry can be read only once the response that wrote it has
         begun. Raises ProviderError where no chunk can succeed: a refused key, a vendor that is
@@ -90,10 +91,11 @@ class ClaudeContextWriter:
         """
         for prefix in self._prompt.prefixes(document, chunks):
             waiting = deque(prefix.chunks)
-            warm = prefix.ttl is None
+            cached = prefix.ttl is not None
+            warm = not cached
             while waiting and not warm:
-                written, error = await self._one(prefix, waiting.popleft())
-                if error is not None and (error.retryable or error.status in _HOPELESS):
+                written, error = await self._one(prefix, waiting.popleft(), cached=False)
+                if error is not None and (error.retryable or is_hopeless(error)):
                     raise error
                 yield written
                 warm = bool(written.usage)
@@ -104,7 +106,8 @@ class ClaudeContextWriter:
             try:
                 while running or (waiting and outage.ended_by is None):
                     while waiting and len(running) < self._concurrency and outage.ended_by is None:
-                        running.add(asyncio.create_task(self._one(prefix, waiting.popleft())))
+                        one = self._one(prefix, waiting.popleft(), cached=cached)
+                        running.add(asyncio.create_task(one))
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         written, error = task.result()
@@ -133,7 +136,7 @@ class ClaudeContextWriter:
         for prefix in self._prompt.prefixes(document, chunks, sharing=sharing):
             for place, chunk in enumerate(prefix.chunks):
                 cached = prefix.tokens if prefix.ttl else 0
-                fresh = claude_tokens(CONTEXT_CHUNK + chunk.table_header + chunk.text)
+                fresh = _own_tokens(chunk)
                 counted = Counters(
                     input_tokens=fresh + prefix.tokens - cached,
                     output_tokens=_EXPECTED_OUTPUT_TOKENS,
@@ -162,21 +165,42 @@ class ClaudeContextWriter:
         await self._api.aclose()
 
     async def _one(
-        self, prefix: Prefix, chunk: Chunk
+        self, prefix: Prefix, chunk: Chunk, *, cached: bool
     ) -> tuple[WrittenContext, ProviderError | None]:
-        """The chunk's context or its error; with the error itself where the call failed."""
+        """The chunk's context or its error; with the error itself where the call failed.
+
+        `cached` says that the prefix is read from the cache, which no limit counts.
+        """
         if is_blank(chunk.text):
             error = f"chunk {chunk.position} is blank and needs no context"
-            return WrittenContext(position=chunk.position, context=None, error=error), None
+            return WrittenContext(
+                position=chunk.position, context=None, error=error, refused=True
+            ), None
         try:
             async with self._api.limiter:
                 message, usage = await self._api.create(
-                    "context", self._prompt.params(prefix, chunk)
+                    "context",
+                    self._prompt.params(prefix, chunk),
+                    estimate=_own_tokens(chunk) + (0 if cached else prefix.tokens),
                 )
         except ProviderError as failure:
-            written = WrittenContext(position=chunk.position, context=None, error=str(failure))
+            written = WrittenContext(
+                position=chunk.position,
+                context=None,
+                error=str(failure),
+                refused=refuses_text(failure),
+            )
             return written, failure
         context, reason = context_of(message)
         return WrittenContext(
-            position=chunk.position, context=context, error=reason, usage=(usage,)
+            position=chunk.position,
+            context=context,
+            error=reason,
+            refused=context is None,
+            usage=(usage,),
         ), None
+
+
+def _own_tokens(chunk: Chunk) -> int:
+    """About how many tokens a call has besides its prefix."""
+    return claude_tokens(CONTEXT_CHUNK + chunk.table_header + chunk.text)

@@ -27,6 +27,12 @@ _STATUS_OF_TYPE = {
     "authentication_error": 401,
     "permission_error": 403,
 }
+# No other request would fare better: the key, the account, the model's name.
+_HOPELESS = frozenset({401, 402, 403, 404})
+# A spending limit that the user has set is a 400, as is an account without money: "You have reached
+# your specified API usage limits", "Your credit balance is too low".
+_ABOUT_THE_ACCOUNT = ("usage limit", "credit balance")
+_ABOUT_THE_TEXT = {"invalid_request_error": 400, "request_too_large": 413}
 # Models that know no `effort`.
 _WITHOUT_EFFORT = ("claude-haiku-4-5", "claude-sonnet-4-5")
 # Claude 4.7 and later count about 30 % more tokens than earlier ones, which are near WordPiece
@@ -80,11 +86,18 @@ class ClaudeApi:
             api_key=api_key, base_url=base_url, timeout=timeout_s, max_retries=0
         )
 
-    async def create(self, operation: Operation, params: dict[str, Any]) -> tuple[Message, Usage]:
-        """A whole message and its usage. Raises ProviderError."""
+    async def create(
+        self, operation: Operation, params: dict[str, Any], *, estimate: int
+    ) -> tuple[Message, Usage]:
+        """A whole message and its usage. Raises ProviderError.
+
+        `estimate` is how many tokens may count toward the limit a minute, as `limited_tokens` does.
+        """
         started = time.monotonic()
         message = await self.retry(
-            partial(self._create, params), tokens=lambda answer: limited_tokens(answer.usage)
+            partial(self._create, params),
+            tokens=lambda answer: limited_tokens(answer.usage),
+            estimate=estimate,
         )
         usage = self.usage(
             operation,
@@ -161,6 +174,25 @@ class ClaudeApi:
             # The SDK hands a 200 that is no JSON through as text.
             raise invalid(self.vendor, "returned a body that is no message")
         return answer
+
+
+def is_hopeless(error: ProviderError) -> bool:
+    """Whether no other text would fare better with this key and model."""
+    return error.status in _HOPELESS or (error.status == 400 and _is_of_account(str(error)))  # noqa: PLR2004
+
+
+def refuses_text(error: ProviderError) -> bool:
+    """Whether the vendor found the request itself at fault, so that it would do so again."""
+    return error.status in _ABOUT_THE_TEXT.values() and not is_hopeless(error)
+
+
+def kind_refuses_text(kind: str, message: str) -> bool:
+    """The same by the type of an error, as a batch has it."""
+    return kind in _ABOUT_THE_TEXT and not _is_of_account(message)
+
+
+def _is_of_account(message: str) -> bool:
+    return any(words in message.lower() for words in _ABOUT_THE_ACCOUNT)
 
 
 def effort(model: str, level: str) -> dict[str, Any]:

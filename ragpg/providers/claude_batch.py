@@ -22,7 +22,7 @@ from ragpg.context_batch import (
     was_refused,
 )
 from ragpg.errors import ProviderError, ProviderUnavailable
-from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters
+from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters, kind_refuses_text
 from ragpg.providers.claude_prompt import CONTEXT_PROMPT_VERSION, ContextPrompt, context_of
 from ragpg.providers.failures import failed, invalid
 from ragpg.providers.retry import Retry
@@ -228,7 +228,11 @@ class ClaudeBatchContextWriter:
                 batch=True,
             )
             return BatchResult(
-                custom_id=line.custom_id, context=context, error=error, usage=(usage,)
+                custom_id=line.custom_id,
+                context=context,
+                error=error,
+                refused=context is None,
+                usage=(usage,),
             )
         if result.type == "errored":
             kind, message = result.error.error.type, result.error.error.message
@@ -237,6 +241,7 @@ class ClaudeBatchContextWriter:
                 context=None,
                 error=f"{self.model} answered {kind} in a batch: {message}",
                 retryable=kind in _PASSING,
+                refused=kind_refuses_text(kind, message),
             )
         return BatchResult(
             custom_id=line.custom_id,

@@ -10,7 +10,7 @@ from typing import Any
 from ragpg.errors import InvalidProviderResponse, ProviderError, ProviderUnavailable
 from ragpg.providers.checks import require_query
 from ragpg.providers.claude_api import SDK_ERRORS, ClaudeApi, counters, limited_tokens
-from ragpg.providers.claude_prompt import max_window_tokens
+from ragpg.providers.claude_prompt import claude_tokens, max_window_tokens
 from ragpg.providers.claude_sources import Citer, sources
 from ragpg.providers.claude_stream import Block, Stream
 from ragpg.types import Answer, AnswerBlock, AnswerDelta, Hits, Usage
@@ -75,7 +75,9 @@ class ClaudeGenerator:
             return self._nothing_found(query, hits)
         started = time.monotonic()
         async with self._api.limiter:
-            message, usage = await self._api.create("generate", self._params(query, citer))
+            message, usage = await self._api.create(
+                "generate", self._params(query, citer), estimate=_tokens(query, citer)
+            )
         finished = _Finished(
             blocks=[
                 Block(
@@ -110,6 +112,7 @@ class ClaudeGenerator:
             stream, delta = await self._api.retry(
                 lambda: Stream.begin(self._api, params, citer),
                 tokens=lambda begun: limited_tokens(begun[0].usage) if begun[0].usage else 0,
+                estimate=_tokens(query, citer),
             )
             try:
                 while delta is not None:
@@ -208,3 +211,9 @@ class ClaudeGenerator:
             timings_s={"generate": time.monotonic() - started},
             usage=finished.usage,
         )
+
+
+def _tokens(query: str, citer: Citer) -> int:
+    """About how many tokens a question has with what it is asked of, as if none were cached."""
+    read = sum(claude_tokens(source.hit.contextualized) for source in citer.sources.values())
+    return claude_tokens(GENERATE_SYSTEM) + claude_tokens(query) + read

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -25,22 +26,77 @@ _MINUTE_S = 60.0
 _GROWTH = 0.1
 # Higher tiers have 2 to 8 times the lowest, whose numbers we know; configured limits are not left.
 _MOST_TIMES_DOCUMENTED = 8.0
-# Of a configured limit, a tenth may pass at once and nine tenths follow within the minute.
-_CONFIGURED_BURST = 0.1
+# A vendor may hold a limit of a minute by the second, so a minute's requests do not all go at once.
+_STRICT_BURST = 0.1
 # Two readings of a clock may differ by less than a float can add to it.
 _LEAST_WAIT_S = 0.001
 
 
+@dataclass(slots=True)
+class Turn:
+    """A call that may begin at `at`, a moment of the limiter's clock, and what it is charged."""
+
+    at: float
+    tokens: float
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """It fills by `a_minute`, up to `size`; `level` is that of the moment `at`, perhaps to come."""
+
+    a_minute: float
+    size: float
+    level: float
+    at: float
+
+    def ready(self, at: float, amount: float) -> float:
+        """The first moment from `at` on when it holds `amount`, or all that it can."""
+        lacking = min(amount, self.size) - self._level(at)
+        return at + max(0.0, lacking) / self.a_minute * _MINUTE_S
+
+    def take(self, at: float, amount: float) -> None:
+        self.level, self.at = self._level(at) - amount, at
+
+    def _level(self, at: float) -> float:
+        filled = max(0.0, at - self.at) / _MINUTE_S * self.a_minute
+        return min(self.size, self.level + filled)
+
+
+@dataclass(slots=True)
+class _Minute:
+    """The calls of the last minute and those to come, in order, of at most so many tokens."""
+
+    most: float
+    calls: deque[Turn] = field(default_factory=deque)
+
+    def forget(self, before: float) -> None:
+        while self.calls and self.calls[0].at <= before - _MINUTE_S:
+            self.calls.popleft()
+
+    def ready(self, at: float, tokens: float) -> float:
+        """The first moment from `at` on when the minute before it has room; for more, none."""
+        total = sum(call.tokens for call in self.calls) + max(tokens, 1.0)
+        for call in self.calls:
+            if total <= self.most:
+                break
+            total -= call.tokens
+            at = max(at, call.at + _MINUTE_S)
+        return at
+
+
 class Limiter:
-    """Two buckets that fill by the minute; threads and event loops may share one.
+    """Requests and tokens a minute, in the order in which calls ask; threads may share one.
 
-    A 429 halves the limits, empties the buckets and stops every call for as long as it asks; of
-    calls that were in flight together only the first halves. A minute of success grows limits that
-    are below `start`, or that held calls back, up to `most` times it. `limits` are those of now.
+    A call is charged an estimate of its tokens before it begins, and settles it when it knows, so
+    that what is in flight counts. A 429 halves the limits, empties the buckets and stops every call
+    for as long as it asks; of calls that were in flight together only the first halves. A minute of
+    success grows limits that are below `start`, or that held calls back, up to `most` times it.
+    `limits` are those of now.
 
-    A bucket holds `burst` of a minute. Full ones fill at the limit's own rate, as vendors' do, and
-    let nearly twice the limit pass in their first minute; smaller ones fill slower by as much, so
-    that no minute has more calls than the limit.
+    Both are buckets of a minute that fill at the limit's own rate, as vendors' do, so nearly twice
+    the limit passes in the first minute. A `strict` limit is kept in every minute: a tenth of the
+    requests may pass at once and nine tenths follow, and a call waits until the tokens of the
+    minute before it leave room for its own; one that has more than the limit goes alone.
     """
 
     def __init__(
@@ -49,48 +105,44 @@ class Limiter:
         start: RateLimits,
         *,
         most: float,
-        burst: float = 1.0,
+        strict: bool = False,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self.limits = start
         self._name = name
-        self._start, self._most = start, most
-        self._burst, self._rate = burst, 1.0 if burst == 1 else 1.0 - burst
+        self._start, self._most, self._strict = start, most, strict
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
-        full = start.times(burst)
-        self._requests, self._tokens = full.requests, full.tokens
-        self._filled_at = self._changed_at = clock()
+        now = clock()
+        # Endless until `_fit`; the tokens of a strict limit stay so, since the minute counts them.
+        self._requests, self._tokens = _Bucket(1.0, inf, inf, now), _Bucket(1.0, inf, inf, now)
+        self._minute = _Minute(inf)
+        self._fit()
+        self._last = self._paused_until = self._changed_at = now
         self._halved_at = -inf
+        self._limited_times = 0
         self._held_back = False
 
-    async def turn(self, *, patience_s: float) -> float:
-        """The moment at which a call may begin; `limited` wants it back.
+    async def turn(self, *, patience_s: float, tokens: float = 0) -> Turn:
+        """A turn that has come, charged `tokens`, an estimate; `succeeded` and others want it.
 
-        Raises RateLimited at once where it would be more than `patience_s` from now.
+        Raises RateLimited at once where it would come more than `patience_s` from now.
         """
-        began = self._clock()
-        while (wait_s := self._take()) > 0:
-            if self._clock() - began + wait_s >= patience_s:
-                provider, _, model = self._name.partition(" ")
-                raise RateLimited(
-                    f"{self._name} is held to {self.limits.requests:.0f} requests and "
-                    f"{self.limits.tokens:.0f} tokens a minute, and the next call may begin in "
-                    f"{wait_s:.1f} s; try again then or allow more time",
-                    provider=provider,
-                    model=model,
-                    retry_after_s=wait_s,
-                    status=None,
-                )
-            await self._sleep(max(wait_s, _LEAST_WAIT_S))
-        return self._clock()
+        asked = self._clock()
+        while True:
+            turn, limited_times = self._reserve(tokens, latest=asked + patience_s)
+            wait_s = turn.at - self._clock()
+            if wait_s > 0:
+                await self._sleep(max(wait_s, _LEAST_WAIT_S))
+            # After a 429 everybody queues anew behind the wait that it asked for.
+            if limited_times == self._limited_times:
+                return turn
 
-    def succeeded(self, tokens: int) -> None:
-        """Charge a call's tokens, into debt if need be: what it reads is known only afterwards."""
+    def succeeded(self, turn: Turn, tokens: int) -> None:
+        """Charge a call the tokens that it had, into debt if need be."""
         with self._lock:
-            self._fill()
-            self._tokens -= tokens
+            self._settle(turn, tokens)
             now = self._clock()
             if now - self._changed_at < _MINUTE_S:
                 return
@@ -99,47 +151,81 @@ class Limiter:
                 self._change(self._start.times(min(share + _GROWTH, self._most)), "of success")
             self._changed_at, self._held_back = now, False
 
-    def limited(self, began: float, wait_s: float) -> None:
-        """Slow down after a 429 that asks for `wait_s`, to a call that began at `began`."""
+    def refused(self, turn: Turn) -> None:
+        """Take back what a call was charged that the vendor did not work on."""
         with self._lock:
-            self._fill()
+            self._settle(turn, 0)
+
+    def limited(self, turn: Turn, wait_s: float) -> None:
+        """Slow down after a 429 that asks for `wait_s`, to a call of this turn."""
+        with self._lock:
             now = self._clock()
-            if began > self._halved_at:
+            if turn.at > self._halved_at:
                 self._change(self.limits.times(0.5), "of a 429")
                 self._halved_at, self._held_back = now, False
             self._changed_at = now + wait_s
-            self._requests = min(self._requests, 0.0)
-            self._tokens = min(self._tokens, 0.0)
+            self._paused_until = max(self._paused_until, now + wait_s)
             # The buckets begin to fill when the wait is over, so that calls come back one by one.
-            self._filled_at = max(self._filled_at, now + wait_s)
+            for bucket in (self._requests, self._tokens):
+                if bucket.size < inf:
+                    bucket.level, bucket.at = min(bucket.level, 0.0), self._paused_until
+            while self._minute.calls and self._minute.calls[-1].at > now:
+                self._minute.calls.pop()
+            self._last = self._paused_until
+            self._limited_times += 1
 
-    def _take(self) -> float:
-        """0 when a call may begin, which is taken from the bucket; else seconds to wait."""
+    def _reserve(self, tokens: float, *, latest: float) -> tuple[Turn, int]:
+        """The turn after all that were given, and how many 429s there were by now."""
         with self._lock:
-            self._fill()
-            paused_s = max(0.0, self._filled_at - self._clock())
-            minutes = max(
-                (1.0 - self._requests) / (self.limits.requests * self._rate),
-                -self._tokens / (self.limits.tokens * self._rate),
-            )
-            wait_s = paused_s + max(0.0, minutes) * _MINUTE_S
-            if wait_s == 0:
-                self._requests -= 1.0
-            elif paused_s == 0:
+            now = self._clock()
+            first = max(now, self._last)
+            self._minute.forget(first)
+            at = self._requests.ready(first, 1.0)
+            at = self._tokens.ready(at, tokens)
+            at = self._minute.ready(at, tokens)
+            if now < at >= latest:
+                raise self._impatient(at - now)
+            if self._paused_until <= now < at:
                 self._held_back = True
-            return wait_s
+            turn = Turn(at, tokens)
+            self._requests.take(at, 1.0)
+            self._tokens.take(at, tokens)
+            if self._strict:
+                self._minute.calls.append(turn)
+            self._last = at
+            return turn, self._limited_times
 
-    def _fill(self) -> None:
-        now = self._clock()
-        minutes = max(0.0, now - self._filled_at) / _MINUTE_S
-        filled = minutes * self._rate
-        most = self.limits.times(self._burst)
-        self._requests = min(most.requests, self._requests + filled * self.limits.requests)
-        self._tokens = min(most.tokens, self._tokens + filled * self.limits.tokens)
-        self._filled_at = max(self._filled_at, now)
+    def _settle(self, turn: Turn, tokens: float) -> None:
+        self._tokens.level -= tokens - turn.tokens
+        turn.tokens = tokens
+
+    def _impatient(self, wait_s: float) -> RateLimited:
+        provider, _, model = self._name.partition(" ")
+        return RateLimited(
+            f"{self._name} is held to {self.limits.requests:.0f} requests and "
+            f"{self.limits.tokens:.0f} tokens a minute, and the next call may begin in "
+            f"{wait_s:.1f} s; try again then or allow more time",
+            provider=provider,
+            model=model,
+            retry_after_s=wait_s,
+            status=None,
+        )
+
+    def _fit(self) -> None:
+        """Give the buckets the rates and sizes of the limits of now."""
+        burst = self.limits.times(_STRICT_BURST) if self._strict else self.limits
+        rate = 1.0 - _STRICT_BURST if self._strict else 1.0
+        self._requests.a_minute, self._requests.size = self.limits.requests * rate, burst.requests
+        self._requests.level = min(self._requests.level, burst.requests)
+        if self._strict:
+            self._minute.most = self.limits.tokens
+        else:
+            self._tokens.a_minute, self._tokens.size = self.limits.tokens, self.limits.tokens
+            self._tokens.level = min(self._tokens.level, self.limits.tokens)
 
     def _change(self, limits: RateLimits, why: str) -> None:
         before, self.limits = self.limits, limits
+        self._fit()
         if limits != before:
             _logger.warning(
                 "%s: %.0f requests and %.0f tokens a minute because %s, before %.0f and %.0f",
@@ -181,7 +267,7 @@ class Limiters:
             f"{provider} {model}",
             configured or rate_limits(provider, model),
             most=1.0 if configured else _MOST_TIMES_DOCUMENTED,
-            burst=_CONFIGURED_BURST if configured else 1.0,
+            strict=configured is not None,
             clock=self.clock,
             sleep=self.sleep,
         )

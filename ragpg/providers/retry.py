@@ -48,12 +48,17 @@ class Retry:
     deadline_s: float
 
     async def __call__(
-        self, attempt: Callable[[], Awaitable[T]], *, tokens: Callable[[T], int] | None = None
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        tokens: Callable[[T], int] | None = None,
+        estimate: int = 0,
     ) -> T:
         """What `attempt` returns, called again while its ProviderError is retryable.
 
         A wait that would end after the deadline is not begun: the last error is raised instead.
-        `tokens` says how many of the answer's count toward the vendor's tokens a minute.
+        `tokens` says how many of the answer's count toward the vendor's tokens a minute, and
+        `estimate` how many that may be, which each attempt is charged before it begins.
         """
         started = anyio.current_time()
         failures, waited_s = 0, 0.0
@@ -86,25 +91,29 @@ class Retry:
         async for each in attempts.with_name(_NAME, (), {}):
             with each:
                 spent_s = max(anyio.current_time() - started, waited_s)
-                answer = await self._in_turn(attempt, started, self.deadline_s - spent_s)
-                self._limiter.succeeded(0 if tokens is None else tokens(answer))
+                paced = limiter.LIMITERS.of(self.vendor)
+                turn = await paced.turn(patience_s=self.deadline_s - spent_s, tokens=estimate)
+                answer = await self._in_turn(paced, turn, attempt, started)
+                paced.succeeded(turn, 0 if tokens is None else tokens(answer))
                 return answer
         raise timed_out(self.vendor, self.deadline_s)
 
-    @property
-    def _limiter(self) -> limiter.Limiter:
-        return limiter.LIMITERS.of(self.vendor)
-
     async def _in_turn(
-        self, attempt: Callable[[], Awaitable[T]], started: float, patience_s: float
+        self,
+        paced: limiter.Limiter,
+        turn: limiter.Turn,
+        attempt: Callable[[], Awaitable[T]],
+        started: float,
     ) -> T:
-        began = await self._limiter.turn(patience_s=patience_s)
         try:
             return await self._within_time(attempt, started)
-        except RateLimited as error:
+        except ProviderError as error:
+            # Without a status nobody knows what the vendor has read.
+            if error.status is not None:
+                paced.refused(turn)
             # One that says that no waiting helps, as a spending limit does, is not about the rate.
-            if error.retryable:
-                self._limiter.limited(began, min(error.retry_after_s or 0.0, MAX_WAIT_S))
+            if isinstance(error, RateLimited) and error.retryable:
+                paced.limited(turn, min(error.retry_after_s or 0.0, MAX_WAIT_S))
             raise
 
     async def _within_time(self, attempt: Callable[[], Awaitable[T]], started: float) -> T:

@@ -33,6 +33,7 @@ CONTEXT_TOKENS = 32_000
 RERANK_TOKENS = 600_000
 # Voyage's own tokenizer is not in its SDK, and ours can count less than it does.
 _MARGIN = 0.8
+_WINDOW_TOKENS = int(_MARGIN * CONTEXT_TOKENS)
 
 Dtype = Literal["float", "int8"]
 
@@ -83,9 +84,10 @@ class VoyageEmbedder:
         await self._api.aclose()
 
     async def _request(
-        self, purpose: Purpose, texts: Sequence[str]
+        self, purpose: Purpose, texts: Sequence[str], estimate: int
     ) -> tuple[list[list[float]], Usage]:
         answer, usage = await self._api.embeddings(
+            estimate=round(estimate / _MARGIN),
             input=list(texts),
             input_type=purpose,
             truncation=False,
@@ -138,23 +140,29 @@ class VoyageContextEmbedder:
         """
         return await self._embed(chunks, "document", together=True)
 
+    def windows(self, chunks: Sequence[str]) -> list[range]:
+        """The runs of whole consecutive chunks that `embed_document` reads together."""
+        tokens = [count_tokens(chunk) for chunk in chunks]
+        return list(batches(tokens, max_tokens=_WINDOW_TOKENS))
+
     async def aclose(self) -> None:
         """Close the kept connections."""
         await self._api.aclose()
 
     async def _embed(self, texts: Sequence[str], purpose: Purpose, *, together: bool) -> Embedded:
         request = partial(self._request, purpose, together)
-        limit = int(_MARGIN * CONTEXT_TOKENS)
-        return await embed_batches(self._api, texts, request, max_tokens=limit)
+        return await embed_batches(self._api, texts, request, max_tokens=_WINDOW_TOKENS)
 
     async def _request(
         self,
         purpose: Purpose,
         together: bool,  # noqa: FBT001 - bound by partial in _embed
         texts: Sequence[str],
+        estimate: int,
     ) -> tuple[list[list[float]], Usage]:
         inputs = [list(texts)] if together else [[text] for text in texts]
         answer, usage = await self._api.contextualized_embeddings(
+            estimate=round(estimate / _MARGIN),
             inputs=inputs,
             input_type=purpose,
             output_dtype=self._dtype,
@@ -206,7 +214,15 @@ class VoyageReranker:
         asked = count_tokens(query)
         tokens = [asked + count_tokens(text) for text in texts]
         spans = list(batches(tokens, max_tokens=int(_MARGIN * RERANK_TOKENS)))
-        calls = [partial(self._request, query, [texts[i] for i in span]) for span in spans]
+        calls = [
+            partial(
+                self._request,
+                query,
+                [texts[i] for i in span],
+                sum(tokens[i] for i in span),
+            )
+            for span in spans
+        ]
         answers = await fan_out(calls, self._api.limiter)
         scores = [0.0] * len(hits)
         for span, (span_scores, _) in zip(spans, answers, strict=True):
@@ -218,9 +234,15 @@ class VoyageReranker:
         """Close the kept connections."""
         await self._api.aclose()
 
-    async def _request(self, query: str, texts: list[str]) -> tuple[list[float], Usage]:
+    async def _request(
+        self, query: str, texts: list[str], estimate: int
+    ) -> tuple[list[float], Usage]:
         answer, usage = await self._api.rerank(
-            query=query, documents=texts, top_k=None, truncation=True
+            estimate=round(estimate / _MARGIN),
+            query=query,
+            documents=texts,
+            top_k=None,
+            truncation=True,
         )
         entries = answer["data"]
         indices = [entry["index"] for entry in entries]

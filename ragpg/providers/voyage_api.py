@@ -54,7 +54,10 @@ class _Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoyageApi:
-    """One model of Voyage: requests with retries, and what they used. Close it with `aclose`."""
+    """One model of Voyage: requests with retries, and what they used. Close it with `aclose`.
+
+    A call's `estimate` is how many tokens it may have, which its rate limit is charged beforehand.
+    """
 
     model: str
     api_key: str = field(repr=False)
@@ -76,28 +79,29 @@ class VoyageApi:
         object.__setattr__(self, "vendor", vendor)
         object.__setattr__(self, "limiter", anyio.CapacityLimiter(self.concurrency))
 
-    async def embeddings(self, **params: Any) -> tuple[Any, Usage]:
+    async def embeddings(self, *, estimate: int, **params: Any) -> tuple[Any, Usage]:
         """The parsed answer of /embeddings and its usage. Raises ProviderError."""
-        return await self._call(_sdk.Embedding, "embed", params)
+        return await self._call(_sdk.Embedding, "embed", params, estimate)
 
-    async def contextualized_embeddings(self, **params: Any) -> tuple[Any, Usage]:
+    async def contextualized_embeddings(self, *, estimate: int, **params: Any) -> tuple[Any, Usage]:
         """The parsed answer of /contextualizedembeddings and its usage. Raises ProviderError."""
-        return await self._call(_sdk.ContextualizedEmbedding, "embed", params)
+        return await self._call(_sdk.ContextualizedEmbedding, "embed", params, estimate)
 
-    async def rerank(self, **params: Any) -> tuple[Any, Usage]:
+    async def rerank(self, *, estimate: int, **params: Any) -> tuple[Any, Usage]:
         """The parsed answer of /rerank and its usage. Raises ProviderError."""
-        return await self._call(_sdk.Reranking, "rerank", params)
+        return await self._call(_sdk.Reranking, "rerank", params, estimate)
 
     async def aclose(self) -> None:
         """Close the kept connections."""
         await self._session.close()
 
     async def _call(
-        self, resource: Any, operation: Operation, params: dict[str, Any]
+        self, resource: Any, operation: Operation, params: dict[str, Any], estimate: int
     ) -> tuple[Any, Usage]:
         started = time.monotonic()
         retry = Retry(vendor=self.vendor, timeout_s=self.timeout_s, deadline_s=self.deadline_s)
-        answer = await retry(partial(self._attempt, resource, params), tokens=_tokens)
+        attempt = partial(self._attempt, resource, params)
+        answer = await retry(attempt, tokens=_tokens, estimate=estimate)
         tokens = _tokens(answer)
         return answer, Usage(
             provider="voyage",

@@ -38,3 +38,22 @@ def test_nothing_due_is_said_in_a_sentence(ragpg, tmp_path: Path):
     ragpg("ingest", str(tmp_path))
     assert ragpg("stale").stdout == "nothing to review\n"
     assert "has no collection 'other'" in ragpg("stale", "-c", "other", code=2).stderr
+
+
+def test_the_log_is_pruned_by_days_or_by_the_setting(ragpg, database, tmp_path: Path, owner):
+    (tmp_path / "leave.md").write_text("Everybody has thirty days of leave.\n")
+    ragpg("ingest", str(tmp_path), "-t", "acme")
+    for _ in range(3):
+        ragpg("search", "leave", "-t", "acme")
+    owner.execute(
+        "update ragpg.search set searched_at = now() - make_interval(days =>"
+        " case search_id when 1 then 100 when 2 then 60 else 0 end)"
+    )
+    assert ragpg("prune-log", "-t", "acme").stdout == "1 searches deleted\n"
+    pruned = ragpg("prune-log", "-t", "acme", "--older-than", "60", "--json").stdout
+    assert json.loads(pruned) == {"deleted": 1}
+    for_ever = CommandLine(
+        {"RAGPG_DATABASE_URL": database.service_url, "RAGPG_SEARCH_LOG_DAYS": "0"}
+    )
+    assert "give --older-than DAYS" in for_ever("prune-log", "-t", "acme", code=2).stderr
+    assert ragpg("prune-log", "-t", "acme", "--older-than", "0").stdout == "1 searches deleted\n"

@@ -256,3 +256,18 @@ def test_an_evaluation_of_ones_own_data_prints_the_ladder_and_leaves_nothing_beh
     assert "1-recall@20" in ragpg("evaluate", str(tmp_path)).stdout
     assert owner.execute("select count(*) from ragpg.collection").fetchone() == (0,)
     assert owner.execute("select count(*) from ragpg.lexeme_vector").fetchone() == (0,)
+
+
+def test_a_search_is_paged_and_an_empty_path_is_not_the_working_directory(ragpg):
+    ragpg("ingest", str(EXAMPLES), "--tenant", "acme")
+
+    def found(*options: str) -> list[tuple[int, int]]:
+        done = ragpg("search", "days of leave", "--tenant", "acme", "--json", *options)
+        return [(hit["rank"], hit["chunk_id"]) for hit in json.loads(done.stdout)["hits"]]
+
+    (first, second) = found("-k", "2")
+    assert found("-k", "1", "--after", str(first[1])) == [second]
+    assert len(found("-k", "1", "--depth", "1")) == 1
+    for command in ("ingest", "enqueue", "sync"):
+        refused = ragpg(command, "", "--tenant", "acme", code=2).stderr
+        assert refused.startswith("ragpg: '' is no path; name a file or a folder, '.' for the curr")

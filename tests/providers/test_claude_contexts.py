@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from functools import partial
 
 import anyio
 import pytest
@@ -131,7 +132,7 @@ async def test_the_stub_would_charge_a_cold_fan_out_without_a_warm_up(stub):
     prefix = claude._prompt.prefixes(source, cut(source, into=8))[0]
     async with anyio.create_task_group() as group:
         for chunk in prefix.chunks:
-            group.start_soon(claude._one, prefix, chunk)
+            group.start_soon(partial(claude._one, prefix, chunk, cached=False))
     await claude.aclose()
     writes = [call.answer["usage"]["cache_creation_input_tokens"] for call in stub.log]
     assert [each > 0 for each in writes].count(True) == 8

@@ -200,6 +200,40 @@ async def test_what_passes_is_asked_again_and_what_is_refused_is_a_gap_with_its_
     assert [context is None for context in contexts(owner)] == [True, False, False, False, False]
 
 
+async def test_views_say_which_contexts_are_open_which_a_batch_owes_and_which_nobody_was_asked_for(
+    start, stub, owner
+):
+    def shown() -> dict[str, list[int]]:
+        return {
+            view: [
+                position
+                for (position,) in owner.execute(
+                    f"select position from ragpg.{view} where document_key = 'guide' order by 1"
+                )
+            ]
+            for view in ("open_context", "awaited_context", "unasked_context")
+        }
+
+    async with start() as process:
+        await process.stage(document(lines=100), chunks=3)
+        assert shown() == {
+            "open_context": [0, 1, 2],
+            "awaited_context": [],
+            "unasked_context": [0, 1, 2],
+        }
+        await process.submit()
+        assert shown() == {
+            "open_context": [0, 1, 2],
+            "awaited_context": [0, 1, 2],
+            "unasked_context": [],
+        }
+        stub.batches.end({0: "invalid_request_error", 1: "overloaded_error"})
+        await process.collect()
+        assert shown() == {"open_context": [1], "awaited_context": [], "unasked_context": [1]}
+    refused = "select position from ragpg.staged_chunk where context_refused"
+    assert owner.execute(refused).fetchall() == [(0,)]
+
+
 async def test_the_third_failure_of_a_request_is_the_last(start, stub, owner):
     async with start() as process:
         await process.stage(document(lines=100), chunks=2)

@@ -9,7 +9,7 @@ from ragpg.composition import Given, Providers
 from ragpg.errors import ConfigurationError, RateLimited
 from ragpg.providers.claude import ClaudeContextWriter
 from ragpg.providers.failures import Vendor, failed
-from ragpg.providers.limiter import Limiter, Limiters
+from ragpg.providers.limiter import Limiter, Limiters, Turn
 from ragpg.providers.prices import RateLimits, rate_limits
 from ragpg.providers.retry import Retry
 from ragpg.settings import Settings
@@ -41,10 +41,10 @@ def limiter(clock: Clock, *, requests: float = 60, tokens: float = 1_000, most: 
     return Limiter("voyage voyage-4", start, most=most, clock=clock, sleep=clock.sleep)
 
 
-async def begin(paced: Limiter, calls: int = 1) -> float:
+async def begin(paced: Limiter, calls: int = 1, *, tokens: float = 0) -> Turn:
     for _ in range(calls):
-        began = await paced.turn(patience_s=600)
-    return began
+        turn = await paced.turn(patience_s=600, tokens=tokens)
+    return turn
 
 
 async def test_a_minutes_requests_pass_at_once_and_the_next_one_waits_its_share():
@@ -56,13 +56,25 @@ async def test_a_minutes_requests_pass_at_once_and_the_next_one_waits_its_share(
     assert clock.now_s == pytest.approx(2.0)
 
 
-async def test_tokens_are_charged_when_they_are_known_and_the_debt_is_waited_off():
+async def test_tokens_beyond_an_estimate_are_charged_when_they_are_known_and_waited_off():
     clock = Clock()
     paced = limiter(clock, tokens=1_000)
-    await begin(paced)
-    paced.succeeded(1_500)
+    paced.succeeded(await begin(paced), 1_500)
     await begin(paced)
     assert clock.now_s == pytest.approx(30.0)
+
+
+async def test_a_call_is_charged_its_estimate_before_it_begins_and_gets_back_what_it_did_not_use():
+    clock = Clock()
+    paced = limiter(clock, tokens=1_000)
+    first = await begin(paced, tokens=800)
+    # The first is in flight still, so the second waits for 400 to flow into the bucket of 200.
+    second = await begin(paced, tokens=600)
+    assert clock.now_s == pytest.approx(24.0)
+    paced.succeeded(first, 300)
+    paced.refused(second)
+    await begin(paced, tokens=1_000)
+    assert clock.now_s == pytest.approx(24.0)
 
 
 async def test_a_429_halves_both_limits_once_for_all_calls_that_were_in_flight(caplog):
@@ -70,8 +82,8 @@ async def test_a_429_halves_both_limits_once_for_all_calls_that_were_in_flight(c
     paced = limiter(clock, requests=64, tokens=1_000)
     calls = [await begin(paced) for _ in range(3)]
     clock.now_s = 5.0
-    for began in calls:
-        paced.limited(began, 0.0)
+    for turn in calls:
+        paced.limited(turn, 0.0)
     assert paced.limits == RateLimits(requests=32, tokens=500)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -86,8 +98,8 @@ async def test_after_a_429_every_call_waits_and_then_they_come_back_one_by_one()
     clock = Clock()
     paced = limiter(clock, requests=60)
     paced.limited(await begin(paced), 20.0)
-    assert await begin(paced) == pytest.approx(22.0)
-    assert await begin(paced) == pytest.approx(24.0)
+    assert (await begin(paced)).at == pytest.approx(22.0)
+    assert (await begin(paced)).at == pytest.approx(24.0)
 
 
 async def test_a_limit_is_never_under_one_a_minute():
@@ -95,7 +107,7 @@ async def test_a_limit_is_never_under_one_a_minute():
     paced = limiter(clock, requests=3, tokens=10)
     for _ in range(10):
         clock.now_s += 1.0
-        paced.limited(clock.now_s, 0.0)
+        paced.limited(Turn(clock.now_s, 0), 0.0)
     assert paced.limits == RateLimits(requests=1, tokens=1)
 
 
@@ -106,7 +118,7 @@ async def test_each_minute_of_success_gives_a_tenth_of_the_start_back(caplog):
     caplog.clear()
     seen = []
     for clock.now_s in (89.0, 90.0, 100.0, 150.0, 210.0, 270.0, 330.0, 390.0):
-        paced.succeeded(0)
+        paced.succeeded(Turn(0, 0), 0)
         seen.append(round(paced.limits.requests))
     # Full again at 100; beyond the start only where calls had to wait.
     assert seen == [50, 60, 60, 70, 80, 90, 100, 100]
@@ -117,9 +129,9 @@ async def test_documented_limits_that_hold_calls_back_grow_and_configured_ones_d
     for most, expected in ((8.0, 66), (1.0, 60)):
         clock = Clock()
         paced = limiter(clock, requests=60, most=most)
-        await begin(paced, 61)
+        turn = await begin(paced, 61)
         clock.now_s += 60.0
-        paced.succeeded(0)
+        paced.succeeded(turn, 0)
         assert paced.limits.requests == pytest.approx(expected)
 
 
@@ -165,23 +177,84 @@ async def test_no_minute_has_more_calls_than_a_configured_limit(quota):
     paced = Limiters(configured=limits, clock=clock, sleep=clock.sleep).of(vendor())
     began = []
     while clock.now_s < 300:
-        await begin(paced)
+        turn = await begin(paced)
         began.append(clock.now_s)
-        paced.succeeded(100)
+        paced.succeeded(turn, 100)
     most = max(sum(start <= other < start + 60 for other in began) for start in began)
     assert most <= quota
     # And not so careful that the quota is wasted: nine tenths of it in the long run.
     assert len(began) >= int(quota * 0.89 * 300 / 60)
 
 
-async def test_tokens_over_a_configured_limit_are_waited_off_at_nine_tenths_of_it():
+def strict(clock: Clock, *, tokens: float) -> Limiter:
+    limits = {("voyage", ""): RateLimits(requests=1e12, tokens=tokens)}
+    return Limiters(configured=limits, clock=clock, sleep=clock.sleep).of(vendor())
+
+
+@pytest.mark.parametrize("sizes", [(900,), (4_000,), (9_000,), (300, 7_000, 50), (6_000, 6_000)])
+async def test_no_minute_has_more_tokens_than_a_configured_limit_though_no_call_has_ended(sizes):
     clock = Clock()
-    limits = {("voyage", ""): RateLimits(requests=1e12, tokens=10_000)}
-    paced = Limiters(configured=limits, clock=clock, sleep=clock.sleep).of(vendor())
-    await begin(paced)
-    paced.succeeded(10_000)
-    await begin(paced)
+    paced = strict(clock, tokens=10_000)
+    turns: list[Turn] = []
+    while clock.now_s < 600:
+        turns.append(await begin(paced, tokens=sizes[len(turns) % len(sizes)]))
+    most = max(
+        sum(other.tokens for other in turns if turn.at <= other.at < turn.at + 60) for turn in turns
+    )
+    assert most <= 10_000
+    # The quota is used as far as whole calls fit into it.
+    assert sum(turn.tokens for turn in turns) >= 10 * (10_000 - max(sizes))
+
+
+async def test_a_call_beyond_a_configured_limit_goes_alone():
+    clock = Clock()
+    paced = strict(clock, tokens=1_000)
+    began = [(await begin(paced, tokens=tokens)).at for tokens in (10, 5_000, 10)]
+    assert began == [0.0, 60.0, 120.0]
+
+
+async def test_tokens_that_were_not_used_make_room_and_those_beyond_the_estimate_take_it():
+    clock = Clock()
+    paced = strict(clock, tokens=1_000)
+    paced.succeeded(await begin(paced, tokens=1_000), 400)
+    turn = await begin(paced, tokens=500)
+    assert clock.now_s == 0.0
+    paced.succeeded(turn, 600)
+    await begin(paced, tokens=1)
     assert clock.now_s == pytest.approx(60.0)
+
+
+async def test_a_large_call_has_its_turn_before_small_ones_that_ask_later():
+    clock = Clock()
+    paced = strict(clock, tokens=1_000)
+    await begin(paced, tokens=500)
+    order: list[str] = []
+
+    async def call(name: str, tokens: int) -> None:
+        await paced.turn(patience_s=600, tokens=tokens)
+        order.append(name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, "large", 900)
+        for number in range(3):
+            group.start_soon(call, f"small {number}", 20)
+    assert order == ["large", "small 0", "small 1", "small 2"]
+
+
+async def test_a_call_that_waits_when_a_429_comes_waits_for_what_that_asks_as_well():
+    clock = Clock()
+    limits = {("voyage", ""): RateLimits(requests=1e12, tokens=1_000)}
+    refused: list[Turn] = []
+
+    async def sleep(seconds: float) -> None:
+        while refused:
+            paced.limited(refused.pop(), 90.0)
+        await clock.sleep(seconds)
+
+    paced = Limiters(configured=limits, clock=clock, sleep=sleep).of(vendor())
+    refused.append(await begin(paced, tokens=1_000))
+    assert (await begin(paced, tokens=500)).at == pytest.approx(90.0, abs=0.1)
+    assert paced.limits.tokens == 500
 
 
 def test_a_limit_of_a_vendor_is_that_of_each_model_without_one_of_its_own():
@@ -225,6 +298,42 @@ async def test_a_setting_holds_the_calls_of_an_embedder_under_the_teams_quota(
     assert began[-1] == pytest.approx(12 * 60 / (6 * 0.9), abs=0.1)
 
 
+async def test_embedding_calls_in_flight_together_stay_under_the_teams_tokens_a_minute(
+    stub, limiters, monkeypatch
+):
+    monkeypatch.setenv("VOYAGE_API_KEY", "pa-test")
+    monkeypatch.setenv("RAGPG_VOYAGE_BASE_URL", stub.voyage_url)
+    monkeypatch.setenv("RAGPG_RATE_LIMITS", '{"voyage": {"tokens": 4000}}')
+    stub.latency_s = 0.05
+    providers = Providers(Settings.from_env(), Given())
+    recipe = Recipe(embedding_provider="voyage", embedding_model="voyage-4", dimensions=256)
+    embedder = providers.embedder(recipe, "docs")
+
+    async def embed() -> None:
+        await embedder.embed(["word " * 1_000], purpose="document")
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(embed)
+    await providers.aclose()
+    assert len(stub.calls("/embeddings")) == 4
+    # Three of 1,000 / 0.8 fill the minute, though none has been answered when the fourth asks.
+    assert limiters.clock() == pytest.approx(60.0)
+
+
+async def test_contexts_in_flight_are_charged_what_the_cache_does_not_hold(stub, limiters):
+    limiters.configure({("claude", ""): RateLimits(requests=1e12, tokens=1e6)})
+    usages = [usage for each in await write_four(stub) for usage in each.usage]
+    fresh = sum(usage.input_tokens + usage.cache_write_tokens for usage in usages)
+    turns = limiters.of(HAIKU)._minute.calls
+    assert sum(turn.tokens for turn in turns) == fresh
+    # What all four send would be thrice as much, and a limit of half of it holds nobody up.
+    everything = fresh + sum(usage.cache_read_tokens for usage in usages)
+    limiters.configure({("claude", ""): RateLimits(requests=1e12, tokens=everything / 2)})
+    await write_four(stub)
+    assert limiters.clock() == 0.0
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
@@ -255,10 +364,10 @@ async def test_the_wish_of_one_call_holds_back_another_that_was_not_refused(limi
         return limiters.clock()
 
     assert await retry(attempt) >= 20.0
-    limiters.of(vendor()).limited(limiters.clock() + 1, 30.0)
+    limiters.of(vendor()).limited(Turn(limiters.clock() + 1, 0), 30.0)
     began = limiters.clock()
     assert await Retry(vendor=vendor(), timeout_s=5, deadline_s=300)(attempt) >= began + 30.0
-    limiters.of(vendor()).limited(limiters.clock() + 1, 30.0)
+    limiters.of(vendor()).limited(Turn(limiters.clock() + 1, 0), 30.0)
     with pytest.raises(RateLimited, match="is held to"):
         await Retry(vendor=vendor(), timeout_s=5, deadline_s=5)(attempt)
 
@@ -296,7 +405,7 @@ async def test_cached_reads_do_not_count_toward_the_tokens_a_minute(stub, limite
     usages = [usage for each in await write_four(stub) for usage in each.usage]
     charged = sum(usage.input_tokens + usage.cache_write_tokens for usage in usages)
     assert sum(usage.cache_read_tokens for usage in usages) > charged
-    assert limiters.of(HAIKU)._tokens == 500_000 - charged
+    assert limiters.of(HAIKU)._tokens.level == pytest.approx(500_000 - charged)
 
 
 async def test_threads_with_event_loops_of_their_own_share_the_buckets():

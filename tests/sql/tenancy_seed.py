@@ -56,8 +56,9 @@ with logged as (
             array[%(text)s], '{}', '{}')
     returning search_id
 ), hits as (
-    insert into ragpg.search_hit (tenant_id, search_id, chunk_id, fused_rank, fused_score)
-    select %(tenant)s, logged.search_id, chunk.chunk_id, 1, 1 from logged, ragpg.chunk
+    insert into ragpg.search_hit (tenant_id, search_id, chunk_id, fused_rank, fused_score,
+                                  document_key)
+    select %(tenant)s, logged.search_id, chunk.chunk_id, 1, 1, %(text)s from logged, ragpg.chunk
      where chunk.tenant_id = %(tenant)s
 ), golden as (
     insert into ragpg.golden_query (tenant_id, query_id, query) values (%(tenant)s, 'q1', %(text)s)
@@ -71,6 +72,16 @@ with logged as (
                                           position, text_hash, error)
     values (%(tenant)s, '00000000-0000-0000-0000-000000000002', 0, %(collection)s, 'draft.md', 0, '',
             %(text)s)
+), without_context as (
+    insert into ragpg.staged_chunk (tenant_id, collection_id, document_key, position, start, stop,
+                                    section_path, table_header, text, text_hash)
+    values (%(tenant)s, %(collection)s, 'draft.md', 1, 0, length(%(text)s), array[%(text)s], '',
+            %(text)s, sha256(%(text)s::bytea))
+), refused as (
+    update ragpg.chunk set context_error = %(text)s, context_refused = true
+      from ragpg.document
+     where document.tenant_id = chunk.tenant_id and document.document_id = chunk.document_id
+       and chunk.tenant_id = %(tenant)s and document.key = 'rules.md'
 ), synced as (
     insert into ragpg.synced_key (tenant_id, collection_id, document_key, root)
     values (%(tenant)s, %(collection)s, 'handbook.md', %(text)s)
@@ -143,11 +154,15 @@ def seed_tenant(owner: psycopg.Connection[Any], key: str, text: str) -> int:
                     [name],
                 )
         owner.execute(REST, home)
+        # One chunk in a block of columns, the other waiting for one.
+        for step in ("_index_rows", "_fill_block", "_index_rows"):
+            owner.execute(f"select ragpg.{step}(%s, %s, 1)", [tenant, collection])
         owner.execute(
             "insert into ragpg.qrel (tenant_id, query_id, document_key, relevance)"
             " values (%s, 'q1', %s, 1)",
             [tenant, text],
         )
+        owner.execute("select ragpg.rebuild_lexical_step(%s, %s, 1)", [tenant, collection])
     return int(tenant)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import psycopg
@@ -248,3 +249,13 @@ def test_index_health_of_a_tenant_shows_no_other(owner, database, home):
         assert conn.execute("select count(*) from ragpg.dense_recall").fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("select * from ragpg.dense_index")
+
+
+def test_an_index_of_more_than_200_000_rows_is_built_more_broadly_and_takes_longer():
+    small = IndexChange(
+        action="create", tenant_id=1, collection_id=1, tenant="acme", collection="docs",
+        dimensions=384, rows=200_000, index_name="embedding_ann_1_1",
+    )  # fmt: skip
+    large = replace(small, rows=400_000)
+    assert (small.ef_construction, large.ef_construction) == (64, 160)
+    assert large.seconds == pytest.approx(5 * small.seconds)

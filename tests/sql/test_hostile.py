@@ -49,7 +49,8 @@ TABLES = (
     "staged_chunk", "search", "search_hit", "usage", "golden_query", "qrel", "dense_collection",
     "dense_recall", "context_batch", "context_batch_item", "collection_overview",
     "document_overview", "chunk_overview", "pending", "spend", "search_log", "index_health",
-    "lexical_health", "document_history", "synced_key", "ingest_status", "stale_document", "reader_tenant", "lexeme_vector", "lexeme_count", "dense_index",
+    "context_gap", "awaited_context", "open_context", "unasked_context",
+    "lexical_health", "document_history", "synced_key", "ingest_status", "stale_document", "reader_tenant", "lexeme_vector", "lexeme_count", "lexeme_waiting", "lexeme_block", "lexeme_column", "dense_index",
 )  # fmt: skip
 ARGUMENTS = {
     "sources": "text[]",

@@ -278,6 +278,33 @@ def test_an_unfiltered_search_of_a_large_collection_reads_its_own_hnsw_index(own
         time.sleep(0.05)
 
 
+def test_an_index_scan_goes_on_where_all_that_its_breadth_holds_has_expired(owner, database, grid):
+    dense_index.apply(database.owner_url)
+    query = np.random.default_rng(5).standard_normal(WIDTH).astype(np.float16)
+    large = grid[:COUNT].astype(float)
+    cosines = large @ query.astype(float) / np.linalg.norm(large, axis=1)
+    nearest = [int(i) for i in np.argsort(-cosines)]
+    owner.execute(
+        "update ragpg.embedding set expires_at = %s where chunk_id = any (%s)",
+        [PAST, nearest[:900]],
+    )
+    found = search(owner, "large", "docs", str(query.tolist()), k=20)
+    assert {row[3] for row in found} == {"ann"}
+    assert len(found) == 20
+    assert not {row[0] for row in found} & set(nearest[:900])
+    assert len({row[0] for row in found} & set(nearest[900:920])) >= 18
+
+
+def test_an_alias_is_searched_as_the_collection_that_it_means(owner):
+    home = make_collection(owner, tenant="acme")
+    dense_seed.insert_rows(owner, home, [Row(chunk_id=1, vector="[1,0]")])
+    owner.execute(
+        "insert into ragpg.collection_alias (tenant_id, alias, collection_id) values (%s, 'live', %s)",
+        home,
+    )
+    assert [row[0] for row in search(owner, "acme", "live", "[1,0]")] == [1]
+
+
 def test_the_order_by_that_the_function_uses_is_served_by_the_index_and_a_similarity_is_not(
     owner, database, grid
 ):

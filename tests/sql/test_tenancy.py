@@ -64,7 +64,9 @@ def calls(owner: psycopg.Connection, each: int) -> list[tuple[str, str]]:
     found = []
     for name, types in owner.execute(
         "select proname, array(select format_type(t, null) from unnest(proargtypes) as t)"
-        "  from pg_proc where pronamespace = 'ragpg'::regnamespace order by oid"
+        # A trigger function cannot be called, whoever asks.
+        "  from pg_proc where pronamespace = 'ragpg'::regnamespace"
+        "   and prorettype <> 'trigger'::regtype order by oid"
     ):
         for turn in range(each):
             plausible = ["'docs'"] if types[:1] == ["text"] and turn else []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg import sql
+from pydantic import SecretStr
 
+from ragpg import doctor
 from ragpg.database import Database
 from ragpg.errors import ConfigurationError
 from ragpg.migrate import migrate
+from ragpg.settings import Settings
 from tests.conftest import TestDatabase
-from tests.sql.tenancy_seed import make_login, one
+from tests.sql.tenancy_seed import RECIPE, make_login, one
 
 NAMES = ("ragpg_a", "ragpg_b", 'Ragpg "A"; drop', "ragpg_login", "ragpg_renamed")
 
@@ -140,14 +144,112 @@ def test_a_superuser_and_an_owner_are_not_bound_by_the_groups_they_count_as_memb
             assert one(conn, "select ragpg.current_tenant()") == tenants[1]
 
 
-def test_migration_refuses_a_schema_in_which_anybody_may_create_operators(database, owner):
+def test_migration_and_doctor_refuse_a_schema_in_which_others_may_create_operators(
+    database, owner, tenants
+):
+    make_login(owner, database, "ragpg_login", groups=[])
+    for role in ("public", "ragpg_app", "ragpg_login"):
+        owner.execute(f"grant create on schema public to {role}")
+        with pytest.raises(
+            ConfigurationError, match=f"revoke create on schema public from {role}"
+        ) as refused:
+            migrate(database.owner_url)
+        examined = asyncio.run(
+            doctor.examine(Settings(database_url=SecretStr(database.service_url)))
+        )
+        said = {finding.name: (finding.state, finding.message) for finding in examined}
+        assert said["schema public"] == ("failed", str(refused.value))
+        owner.execute(f"revoke create on schema public from {role}")
+    owner.execute("grant create on schema public to ragpg_owner")
     owner.execute("update ragpg.installation set functions_digest = 'older'")
-    owner.execute("grant create on schema public to public")
-    with pytest.raises(Exception, match="revoke create on schema public") as refused:
-        migrate(database.owner_url)
-    assert type(refused.value).__name__ == "DatabaseError"
-    owner.execute("revoke create on schema public from public")
     assert migrate(database.owner_url).functions_applied
+
+
+def test_an_operator_of_a_login_that_may_create_in_public_is_not_run_as_the_owner(
+    database, owner, tenants
+):
+    url = make_login(owner, database, "ragpg_login", groups=["ragpg_reader"])
+    owner.execute("grant create on schema public to ragpg_login")
+    owner.execute("select ragpg.use_tenant('acme', true)")
+    owner.execute(
+        "select ragpg.create_collection('docs', %s)", [json.dumps(RECIPE | {"glossary": ""})]
+    )
+    owner.execute("create table public.heard (who text); grant insert on heard to public")
+    make = """
+        create function public.trap_{0}({1}) returns {2} language plpgsql as $$
+        begin
+            insert into public.heard values (current_user);
+            return {3};
+        end $$
+    """
+    with psycopg.connect(url, autocommit=True) as conn:
+        for name, arguments, result, value in (
+            ("plus", "float8, integer", "float8", "$1"),
+            ("minus", "integer, float8", "float8", "$1 - $2::numeric"),
+            ("contains", "text[], text[]", "boolean", "true"),
+            ("slash", "bigint, numeric", "numeric", "1"),
+        ):
+            conn.execute(make.format(name, arguments, result, value))
+        conn.execute(
+            """
+            create operator public.+ (function = trap_plus, leftarg = float8, rightarg = integer);
+            create operator public.- (function = trap_minus, leftarg = integer, rightarg = float8);
+            create operator public.@> (function = trap_contains, leftarg = text[], rightarg = text[]);
+            create operator public./ (function = trap_slash, leftarg = bigint, rightarg = numeric);
+            create function public.format(text, text) returns text language sql as $$
+                insert into public.heard values (current_user); select 'x' $$;
+            create function public.cardinality(bigint[]) returns integer language sql as $$
+                insert into public.heard values (current_user); select 1 $$;
+            """
+        )
+        conn.execute("select ragpg.use_tenant('acme', true)")
+        conn.execute(
+            "select * from ragpg.search_hybrid('docs', 'a', '[1,0,0]', tags_all => array['x'])"
+        )
+        conn.execute("select * from ragpg.search_dense('docs', '[1,0,0]')")
+    # An empty collection runs few of them: the functions of ragpg look nowhere else at all.
+    assert owner.execute("select who from public.heard").fetchall() == []
+    assert (
+        owner.execute(
+            "select proname from pg_proc where pronamespace = 'ragpg'::regnamespace"
+            " and proconfig::text like '%public%'"
+        ).fetchall()
+        == []
+    )
+    # Neither do those that were parsed when they were made, with a trap there already.
+    owner.execute("grant create on schema public to ragpg_owner")
+    owner.execute("revoke create on schema public from ragpg_login")
+    owner.execute("update ragpg.installation set functions_digest = 'older'")
+    assert migrate(database.owner_url).functions_applied
+    assert (
+        one(
+            owner,
+            "select count(*) from pg_depend join pg_proc as user_of on user_of.oid = objid"
+            " where classid = 'pg_proc'::regclass"
+            " and user_of.pronamespace = 'ragpg'::regnamespace"
+            " and (refclassid = 'pg_operator'::regclass and refobjid in (select oid from"
+            " pg_operator where oprowner = 'ragpg_login'::regrole)"
+            " or refclassid = 'pg_proc'::regclass and refobjid in (select oid from pg_proc"
+            " where proowner = 'ragpg_login'::regrole))",
+        )
+        == 0
+    )
+    owner.execute("drop owned by ragpg_login cascade")
+
+
+def test_a_role_that_serves_all_tenants_is_not_bound_to_one(database, owner, tenants):
+    make_login(owner, database, "ragpg_login", groups=["ragpg_app"])
+    bind = "insert into ragpg.reader_tenant values ('ragpg_login', %s)"
+    with pytest.raises(psycopg.Error, match="is a member of ragpg_app") as refused:
+        owner.execute(bind, [tenants[0]])
+    assert refused.value.sqlstate == "RG009"
+    owner.execute("revoke ragpg_app from ragpg_login")
+    owner.execute("grant ragpg_reader to ragpg_login")
+    owner.execute(bind, [tenants[0]])
+    owner.execute("grant ragpg_app to ragpg_login")
+    found = doctor.judge_readers(owner)
+    assert found.state == "failed"
+    assert "run `revoke ragpg_app from ragpg_login`, or delete the binding" in found.message
 
 
 def test_a_service_that_could_become_the_owner_is_refused_although_it_does_not_inherit(

@@ -8,7 +8,8 @@ import pytest
 from tests.sql.tenancy_seed import make_login, one
 
 READ_ONLY = ("tenant", "collection", "collection_alias", "document", "chunk", "embedding")
-HIDDEN = ("lexeme_vector", "lexeme_count", "lexical_reference", "reader_tenant")
+HIDDEN = ("lexeme_vector", "lexeme_count", "lexeme_waiting", "lexeme_block", "lexeme_column",
+          "lexical_reference", "reader_tenant")  # fmt: skip
 FOR_BOTH = {
     "attributes", "collection_number", "contextualized", "current_tenant", "dense_index_state",
     "dense_mode", "expand", "explain_hybrid", "explain_lexical", "has_outdated_lexemes", "instant", "instants",
@@ -18,7 +19,8 @@ FOR_BOTH = {
 FOR_SERVICE = {
     "create_collection", "create_tenant", "delete_collection", "delete_document", "delete_expired",
     "delete_tenant",
-    "enqueue", "publish", "publish_documents", "rename_document", "set_alias",
+    "enqueue", "hold_collection", "prune_log", "publish", "publish_documents", "rename_document",
+    "set_alias",
     "set_whole_corpus_tokens",
 }  # fmt: skip
 
@@ -41,8 +43,10 @@ def unsealed_tables(owner: psycopg.Connection) -> list[str]:
                and (not class.relrowsecurity
                     or key.indkey[0] is distinct from tenant.attnum
                     or policy.policyname is distinct from 'current_tenant_only'
-                    or policy.qual is distinct from '(tenant_id = ragpg.current_tenant())'
-                    or policy.with_check is distinct from policy.qual
+                    or policy.qual is distinct from
+                       '((tenant_id = ( SELECT ragpg.current_tenant() AS current_tenant)) AND (tenant_id = ( SELECT ragpg.current_tenant() AS current_tenant)))'
+                    or policy.with_check is distinct from
+                       '(tenant_id = ( SELECT ragpg.current_tenant() AS current_tenant))'
                     or policy.cmd <> 'ALL' or policy.permissive <> 'PERMISSIVE'
                     or policy.roles <> '{public}')
              order by 1
@@ -73,8 +77,8 @@ def careless_functions(owner: psycopg.Connection) -> list[str]:
                and (prosecdef and coalesce(
                         (select setting from unnest(proconfig) as setting
                           where setting like 'search_path=%'), '')
-                        not in ('search_path=pg_catalog, pg_temp',
-                                'search_path=pg_catalog, public, pg_temp')
+                        <> 'search_path=pg_catalog, pg_temp'
+                    or proconfig::text like '%public%'
                     or exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner)))
                                 where grantee = 0)
                     or prolang = (select oid from pg_language where lanname = 'internal')

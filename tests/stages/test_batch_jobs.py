@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ragpg.errors import ProviderRejected
 from ragpg.jobs import work
 from ragpg.types import Document
 from tests.stages.test_jobs import FAST, jobs, live, staged, until
@@ -199,3 +200,54 @@ async def test_documents_staged_for_a_batch_that_nobody_submitted_are_submitted_
         owner.execute("update ragpg.staged_document set updated_at = now() - interval '1 hour'")
         await work(client, limits=STEADY, drain=True)
         assert paid(stub) == (4, 0)
+
+
+def spent(owner, name: str) -> float:
+    row = owner.execute(
+        "select sum(cost_usd) from ragpg.usage join ragpg.collection using (collection_id)"
+        " where operation = 'context' and collection.name = %s",
+        [name],
+    ).fetchone()
+    return float(row[0])
+
+
+async def test_a_worker_sends_first_chunks_ahead_and_pays_less_than_one_that_sends_all_at_once(
+    database, stub, owner
+):
+    text = "# Long\n\n" + "".join(f"## Part {n}\n\n" + "About valves. " * 60 for n in range(8))
+    recipe = dataclasses.replace(RECIPE, max_tokens=200)
+    async with process(database, stub) as client:
+        for name in ("ahead", "at once"):
+            docs = client.collection(tenant="acme", name=name)
+            await docs.create(recipe)
+            # As if the process had ended between staging and submitting.
+            stub.push(Reply(413, claude_error("request_too_large", "too large")))
+            with pytest.raises(ProviderRejected):
+                await docs.ingest([Document(key="long.md", text=text)], batch=True)
+            owner.execute("update ragpg.staged_document set updated_at = now() - interval '1 hour'")
+            if name == "ahead":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(lambda: work(client, limits=STEADY))
+                    await until(lambda: batched_requests(stub) == 1)
+                    stub.batches.end()
+                    await until(lambda: len(stub.batches.batches) == 2)
+                    stub.batches.end()
+                    await until(lambda: len(live(owner)) == 1)
+                    group.cancel_scope.cancel()
+            else:
+                stub.claude.clock_s += 7_200
+                # One that drains may not be back before the cache has expired.
+                await work(client, limits=STEADY, drain=True)
+                assert len(stub.batches.batches) == 3
+                stub.batches.end()
+                await anyio.sleep(0.1)
+                await work(client, limits=STEADY, drain=True)
+                assert len(live(owner)) == 2
+    read = (
+        "select count(*) filter (where cache_read_tokens > 0),"
+        " count(*) filter (where cache_write_tokens > 0)"
+        " from ragpg.usage join ragpg.collection using (collection_id) where name = 'ahead'"
+    )
+    chunks = len(stub.batches.batches["msgbatch_002"].requests)
+    assert owner.execute(read).fetchone() == (chunks, 1)
+    assert spent(owner, "ahead") < 0.9 * spent(owner, "at once")

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from pgvector.psycopg import register_vector_async
 from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -85,6 +86,22 @@ async def test_the_first_connection_may_give_rows_as_dicts(client, database):
     ):
         docs = fresh.collection(tenant="acme", name="docs")
         assert len(await docs.retrieve("leave", conn=conn)) == 1
+
+
+async def test_hits_are_the_same_on_a_connection_that_knows_vectors_and_one_that_does_not(
+    client, database
+):
+    docs = client.collection(tenant="acme", name="docs")
+    await docs.ingest([LEAVE])
+    wanted = (await docs.retrieve("leave")).hits
+    async with (
+        await psycopg.AsyncConnection.connect(database.service_url) as plain,
+        await psycopg.AsyncConnection.connect(database.service_url) as knowing,
+    ):
+        await register_vector_async(knowing)
+        assert wanted[0].dense_score is not None
+        assert (await docs.retrieve("leave", conn=plain)).hits == wanted
+        assert (await docs.retrieve("leave", conn=knowing)).hits == wanted
 
 
 async def test_a_wrong_statement_is_no_unreachable_database(client):

@@ -33,30 +33,34 @@ Rinse the heat exchanger with citric acid.
 GAPS = "select position from ragpg.chunk where context is null order by position"
 
 
-class Refusing(VendorStub):
-    """Refuses to write the context of the chunk that holds these words, until it is None."""
+BUSY = Reply(529, claude_error("overloaded_error", "come back later"))
 
-    refused: str | None = "citric acid"
+
+class Failing(VendorStub):
+    """Answers `reply` where the context of the chunk with these words is asked for, until None."""
+
+    words: str | None = "citric acid"
+    reply = BUSY
 
     def begin(self, call: Call) -> Scripted | None:
         scripted = super().begin(call)
-        if self.refused and call.path == "/v1/messages":
+        if self.words and call.path == "/v1/messages":
             asked = str(call.body["messages"][-1]["content"][-1])
-            if self.refused in asked:
-                return Reply(400, claude_error("invalid_request_error", "this text is refused"))
+            if self.words in asked:
+                return self.reply
         return scripted
 
     def asked(self) -> tuple[int, int]:
-        """Contexts asked for and texts embedded since the last time."""
+        """Contexts answered or refused and texts embedded since the last time."""
         texts = [text for call in self.calls("/embeddings") for text in call.body["input"]]
-        contexts = len(self.calls("/v1/messages"))
+        contexts = sum(call.status != BUSY.status for call in self.calls("/v1/messages"))
         self.log.clear()
         return contexts, len(texts)
 
 
 @pytest.fixture
-def stub() -> Iterator[Refusing]:
-    with Refusing() as server, stamina.set_testing(True, attempts=2):
+def stub() -> Iterator[Failing]:
+    with Failing() as server, stamina.set_testing(True, attempts=2):
         yield server
 
 
@@ -72,7 +76,7 @@ RECIPE = Recipe(
 
 
 @pytest.fixture
-async def docs(database, stub) -> AsyncIterator[AsyncCollection]:
+async def client(database, stub) -> AsyncIterator[AsyncClient]:
     settings = Settings(
         database_url=SecretStr(database.service_url),
         voyage_api_key=SecretStr("pa-test"),
@@ -80,10 +84,15 @@ async def docs(database, stub) -> AsyncIterator[AsyncCollection]:
         anthropic_api_key=SecretStr("sk-ant-test"),
         anthropic_base_url=stub.anthropic_url,
     )
-    async with AsyncClient(settings) as client:
-        docs = client.collection(tenant="acme", name="docs")
-        await docs.create(RECIPE)
-        yield docs
+    async with AsyncClient(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def docs(client: AsyncClient) -> AsyncCollection:
+    docs = client.collection(tenant="acme", name="docs")
+    await docs.create(RECIPE)
+    return docs
 
 
 async def test_the_same_file_again_pays_for_the_context_that_failed_and_its_vector_alone(
@@ -92,11 +101,11 @@ async def test_the_same_file_again_pays_for_the_context_that_failed_and_its_vect
     (tmp_path / "boiler.md").write_text(GUIDE)
     report = await docs.ingest_files([tmp_path])
     assert (report.created, report.chunks, report.contexts_failed) == (("boiler.md",), 3, 1)
-    assert stub.asked() == (3, 3)
+    assert stub.asked() == (2, 3)
     assert owner.execute(GAPS).fetchall() == [(2,)]
     kept = "select chunk_id, context from ragpg.chunk where position < 2 order by position"
     before = owner.execute(kept).fetchall()
-    stub.refused = None
+    stub.words = None
 
     plan = await docs.plan_files([tmp_path])
     assert [(one.action, one.chunks, one.kept_chunks) for one in plan.documents] == [
@@ -121,16 +130,16 @@ async def test_a_sync_a_document_of_the_callers_and_a_queue_fill_the_gap_as_well
 ):
     (tmp_path / "boiler.md").write_text(GUIDE)
     assert (await docs.sync(tmp_path)).ingested.contexts_failed == 1
-    stub.refused = None
+    stub.words = None
     assert (await docs.plan(tmp_path)).keys("update") == ["boiler.md"]
     assert (await docs.enqueue_files([tmp_path])).queued == ("boiler.md",)
     assert (await docs.sync(tmp_path)).ingested.updated == ("boiler.md",)
     assert owner.execute(GAPS).fetchall() == []
 
-    stub.refused = "citric acid"
+    stub.words = "citric acid"
     note = Document(key="note.md", text="Use citric acid.")
     assert (await docs.ingest([note])).contexts_failed == 1
-    stub.refused = None
+    stub.words = None
     assert (await docs.ingest([note])).updated == ("note.md",)
     assert owner.execute(GAPS).fetchall() == []
 
@@ -144,7 +153,7 @@ async def test_a_context_that_fails_again_stays_a_gap_and_keeps_every_vector(
     stub.asked()
     report = await docs.ingest_files([tmp_path])
     assert (report.updated, report.contexts_failed) == (("boiler.md",), 1)
-    assert stub.asked() == (1, 0)
+    assert stub.asked() == (0, 0)
     assert owner.execute("select chunk_id from ragpg.chunk order by position").fetchall() == ids
 
 
@@ -159,10 +168,11 @@ def test_missing_contexts_are_exit_code_1_until_the_same_command_has_filled_them
             "ANTHROPIC_API_KEY": "sk-ant-test",
             "RAGPG_VOYAGE_BASE_URL": stub.voyage_url,
             "RAGPG_ANTHROPIC_BASE_URL": stub.anthropic_url,
+            "RAGPG_PROVIDER_DEADLINE_S": "0.5",
         }
     )
     done = ragpg("ingest", str(tmp_path), code=1)
     assert "1 chunks have no context" in done.stdout
     assert "1 chunks have no context" in ragpg("sync", str(tmp_path), code=1).stdout
-    stub.refused = None
+    stub.words = None
     assert "0 created, 1 updated" in ragpg("ingest", str(tmp_path)).stdout

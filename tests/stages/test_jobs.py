@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +306,7 @@ async def test_a_document_that_kills_its_workers_ends_as_failed(client, handbook
 async def test_a_document_whose_job_was_lost_gets_another(client, handbook, owner):
     await handbook.enqueue([page("a")])
     owner.execute("delete from ragpg_jobs.procrastinate_jobs")
-    await work(client, limits=FAST, drain=True)
+    await work(client, limits=replace(FAST, lost_after_s=30.0), drain=True)
     assert live(owner) == []
     owner.execute("update ragpg.staged_document set updated_at = now() - interval '1 minute'")
     await work(client, limits=FAST, drain=True)

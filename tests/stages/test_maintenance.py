@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from ragpg import dense_index, doctor, errors, maintenance, testing
+from ragpg import dense_index, doctor, errors, maintenance, testing, upkeep
 from ragpg.client import AsyncClient
 from ragpg.jobs import work
 from ragpg.settings import Settings
@@ -74,6 +74,26 @@ async def test_a_worker_builds_the_index_of_a_collection_that_has_grown(
     assert (ticks(owner), jobs(owner)) == ([maintenance.INDEX_TASK], [])
 
 
+async def test_a_worker_rebuilds_a_bm25_index_whose_texts_are_read_otherwise_now(
+    database, corpus, owner, caplog
+):
+    caplog.set_level(logging.INFO, "ragpg")
+    # As if this release, or this server, had another stem for one lexeme of each text.
+    owner.execute(
+        "update ragpg.lexeme_vector set weights = overlay(weights::text placing '{7:1,'"
+        " from 1 for 1)::sparsevec"
+    )
+    assert len(upkeep.plan(database.owner_url).lexical) == 1
+    async with worker(database, database.owner_url) as client:
+        await work(client, limits=STEADY, drain=True)
+    assert upkeep.plan(database.owner_url).lexical == ()
+    assert (
+        "index maintenance: rebuild BM25 of collection 1 of tenant 1: texts are read otherwise now,"
+        " by a new release or another PostgreSQL"
+    ) in caplog.messages
+    assert indexes(owner) == [("embedding_ann_1_1", "valid")]
+
+
 async def test_a_tick_is_one_job_however_many_workers_see_it(database, corpus, owner, caplog):
     caplog.set_level(logging.INFO, "ragpg")
     for _ in range(3):
@@ -128,7 +148,7 @@ async def test_a_worker_without_the_right_says_so_once_and_goes_on_with_its_docu
         )
         await work(client, limits=STEADY, drain=True)
         findings = {one.name: one for one in await doctor.examine(client.settings)}
-    said = [line for line in caplog.messages if "maintains no vector indexes" in line]
+    said = [line for line in caplog.messages if "maintains no indexes" in line]
     assert len(said) == 1
     assert reason in said[0]
     assert "run `ragpg index apply`" in said[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from ragpg.errors import InputError
 from ragpg.types import Document, Qrel
 
 pytestmark = pytest.mark.anyio
@@ -100,3 +101,12 @@ async def test_the_judgements_of_another_tenant_stay_as_they_are(client, folder,
     (folder / "pump.md").rename(folder / "pumps.md")
     await docs.sync(folder)
     assert judged(owner) == [(1, "q1", "pumps.md", 1.0), (2, "q1", "pump.md", 1.0)]
+
+
+async def test_a_judgement_of_an_unknown_query_and_queries_without_ids_are_refused(client):
+    docs = client.collection(tenant="acme", name="docs")
+    await docs.ingest([Document(key="a.md", text="The rule.")])
+    with pytest.raises(InputError, match="is about a query that is not given"):
+        await docs.evaluate({"q1": "rule"}, [Qrel(query_id="q2", id="a.md")])
+    with pytest.raises(InputError, match="give texts by id"):
+        await docs.evaluate(["rule"], [Qrel(query_id="q1", id="a.md")])

@@ -285,6 +285,25 @@ async def test_the_limit_alone_of_a_recipe_may_change_and_nothing_is_ingested_an
     assert owner.execute("select chunk_id, xmin from ragpg.chunk order by 1").fetchall() == before
 
 
+async def test_a_recipe_that_names_no_limit_leaves_the_one_that_is_set(database, stub):
+    async with on(database, stub) as client:
+        notes = client.collection(tenant="acme", name="notes")
+        assert (await notes.create(RECIPE)).whole_corpus_tokens == 20_000
+        async with client.transaction("acme") as conn:
+            await conn.execute("select ragpg.set_whole_corpus_tokens('notes', 777)")
+        assert (await notes.create(RECIPE)).whole_corpus_tokens == 777
+        await notes.create(replace(RECIPE, whole_corpus_tokens=0))
+        assert (await notes.create()).whole_corpus_tokens == 0
+        assert (await notes.create(RECIPE)).whole_corpus_tokens == 0
+        assert (await notes.recipe()).whole_corpus_tokens == 0
+        named = replace(RECIPE, whole_corpus_tokens=20_000)
+        assert await notes.create(named) == named
+        assert await notes.recipe() == named
+        with pytest.raises(errors.RecipeMismatch, match="max_tokens 60") as raised:
+            await notes.create(replace(RECIPE, max_tokens=61))
+        assert "whole_corpus_tokens" not in str(raised.value)
+
+
 async def test_a_generator_gets_hits_unless_it_says_how_much_it_can_read(database, stub):
     class Reading(testing.QuotingGenerator):
         def __init__(self, max_corpus_tokens: int) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -118,6 +119,21 @@ def test_an_unknown_measure_is_refused_with_the_accepted_ones(measure):
 def test_nothing_judged_is_refused():
     with pytest.raises(InputError, match="no judgement"):
         evaluate([], {"q": ["a"]}, ["rr"])
+
+
+def test_a_judgement_of_zero_or_less_is_no_answer():
+    judged = [qrel("q", "a", 1), qrel("q", "b", 0), qrel("q", "c", -1), qrel("r", "a", 0)]
+    measures = evaluate(judged, {"q": ["b", "c", "a"]}, ["rr", "recall@2", "ndcg@10"])
+    assert measures.queries == 1
+    assert measures.mean == {"rr": 1 / 3, "recall@2": 0.0, "ndcg@10": pytest.approx(0.5)}
+    with pytest.raises(InputError, match="no judgement to evaluate against"):
+        evaluate([qrel("q", "a", 0)], {"q": ["a"]}, ["ndcg@10"])
+
+
+@pytest.mark.parametrize("wrong", [("q", "a", 1), qrel("q", "a", math.nan)])
+def test_what_is_no_judgement_is_refused(wrong):
+    with pytest.raises(InputError, match=r"is no judgement; give ragpg\.Qrel"):
+        evaluate([wrong], {"q": ["a"]}, ["rr"])
 
 
 def test_the_reduction_is_the_share_of_failures_that_are_gone():

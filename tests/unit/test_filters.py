@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 
 import pytest
 
 import ragpg.filters as ragpg
 from ragpg.errors import FilterError
 from ragpg.filter_jsonpath import FilterArguments, compile_filter
-from ragpg.filters import And, Filter, Not, Or
+from ragpg.filters import And, Filter, Not, Or, as_filter
 
 NOON = dt.datetime(2025, 6, 1, 12, tzinfo=dt.UTC)
 TICK = dt.timedelta(microseconds=1)
@@ -140,6 +141,130 @@ def test_json_that_nests_too_deep_is_refused():
         Filter.from_json(value)
 
 
+def nested(levels: int) -> Filter:
+    where = ragpg.field("a") == 1
+    for n in range(levels // 2):
+        where = (where | (ragpg.field("b") == n)) & (ragpg.field("c") == n)
+    return where
+
+
+def test_a_filter_that_is_searched_with_is_read_back_from_its_log_and_a_deeper_one_is_refused():
+    deepest = nested(50)
+    assert Filter.from_json(deepest.to_json()) == deepest
+    assert compile_filter(as_filter(deepest)).filter is not None
+    for levels in (52, 120, 800, 4000):
+        for refusing in (as_filter, compile_filter, Filter.to_json):
+            with pytest.raises(FilterError, match="nests deeper than 50; use one list of parts"):
+                refusing(nested(levels))
+    # Two conditions in one object are one level more than their JSON shows.
+    value: dict[str, object] = {"a": 1, "b": 2}
+    for _ in range(49):
+        value = {"not": value}
+    assert Filter.from_json(Filter.from_json(value).to_json()) == Filter.from_json(value)
+    with pytest.raises(FilterError, match="nests deeper than 50"):
+        Filter.from_json({"not": value})
+
+
+@pytest.mark.parametrize("levels", [51, 500, 900])
+def test_what_a_field_contains_and_the_path_to_it_have_a_depth_as_well(levels):
+    value: dict[str, object] = {"a": 1}
+    for _ in range(levels):
+        value = {"a": value}
+    with pytest.raises(FilterError, match="o contains got an object that nests deeper than 50"):
+        Filter.from_json({"o": {"contains": value}})
+    with pytest.raises(FilterError, match=f"a field of {levels} names nests deeper than 50"):
+        Filter.from_json({"field": ["a"] * levels, "==": 1})
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"or": [{"n": 1}] * 5001}, "the filter has at least 5001 parts, conditions and values"),
+        ({"n": {"in": list(range(5001))}}, "the filter has at least 5001 parts"),
+        ({"or": [{"n": {"in": list(range(2500))}}] * 3}, "and at most 5000 are searched with"),
+        (
+            {"n": {"contains": {str(n): n for n in range(5001)}}},
+            "the filter has at least 5001 parts",
+        ),
+        ({"key": "x" * 1_000_001}, "the filter has at least 1000001 characters"),
+        ({"x" * 1000: {"in": list(range(1001))}}, "the filter has at least 1001000 characters"),
+        (
+            {"x": {"contains": {"y" * 1000: {str(n): n for n in range(1000)}}}},
+            "and at most 1000000 are searched with; give shorter values",
+        ),
+    ],
+)
+def test_a_filter_that_is_too_large_is_refused_with_its_size(where, message):
+    with pytest.raises(FilterError) as raised:
+        Filter.from_json(where)
+    assert message in str(raised.value)
+
+
+def test_parts_that_are_shared_are_counted_each_time_and_counting_ends_at_the_limit():
+    where = ragpg.field("a") == 1
+    for _ in range(20):
+        where = Or(parts=(And(parts=(where, where)), where))
+    with pytest.raises(FilterError, match=r"at least 5\d+ parts"):
+        compile_filter(where)
+
+
+LONG = "x" * 5_000_000
+DEEP: list[object] = []
+for _ in range(700):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize("operand", [LONG, [LONG], {LONG: 1}, list(range(9999)), DEEP], ids=type)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda operand: operand,
+        lambda operand: {"and": operand},
+        lambda operand: {"not": operand},
+        lambda operand: {"field": operand, "nothing": 1},
+        lambda operand: {"year": {">": operand, "nothing": 1}},
+        lambda operand: {"year": {"==": operand, "nothing": 1}},
+        lambda operand: {"year": {"in": operand, "nothing": 1}},
+        lambda operand: {"year": {"between": operand}},
+        lambda operand: {"year": {"prefix": operand, "nothing": 1}},
+        lambda operand: {"year": {"exists": operand}},
+        lambda operand: {"year": {"contains": operand, "nothing": 1}},
+        lambda operand: {"year": {"at": operand}},
+        lambda operand: {"modified": {">=": operand}},
+        lambda operand: {"source": {"in": operand, "nothing": 1}},
+        lambda operand: {"tags": {"any": operand, "nothing": 1}},
+        lambda operand: {"year": {str(operand): 1}},
+        lambda operand: {f"tenant{operand}": {"nothing": 1}},
+        lambda operand: {f"@{operand}": 1},
+        lambda operand: {f"${operand}": 1},
+        lambda operand: {f"{operand}": {}},
+    ],
+)
+def test_a_message_shows_the_beginning_of_what_was_wrong_however_long_or_deep_it_is(shape, operand):
+    with pytest.raises(FilterError) as raised:
+        Filter.from_json(shape(operand))
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"year": {">": True}},
+        {"due": {"<": {"at": "2025-06-01T12:00:00"}}},
+        {"due": {"<": {"at": "0001-01-01T00:00:00+14:00"}}},
+        {"field": [1], "==": 1},
+        {"source": {"==": 5}},
+        {"modified": {"prefix": "2025"}},
+        {"Source": "wiki"},
+    ],
+)
+def test_a_message_to_a_client_that_sends_json_does_not_speak_python(where):
+    with pytest.raises(FilterError) as raised:
+        Filter.from_json(where)
+    message = str(raised.value).replace("use ragpg.source, in JSON source", "")
+    assert not re.search(r"in_|tzinfo|datetime\.|field\(|dt\.|ragpg\.", message), message
+
+
 def test_names_and_values_are_written_as_json_strings():
     where = ragpg.field('a"b\\') == 'O\'Brien\n"$.*" 👍'
     assert compile_filter(where) == FilterArguments(
@@ -160,11 +285,14 @@ def test_names_and_values_are_written_as_json_strings():
         (lambda: ragpg.comparison("field", ("x",), "==", math.nan), "x == got nan, which JSON"),
         (lambda: ragpg.field("x") < float("inf"), "x < got inf, which JSON"),
         (lambda: ragpg.field("x") == 10**400, "x == got a number of more than 300 digits"),
-        (lambda: ragpg.field("x") == [1], "of type list; it accepts text, a number"),
-        (lambda: ragpg.field("x") == {"a": 1}, "of type dict; it accepts text, a number"),
+        (lambda: ragpg.field("x") == [1], "x == got list [1]; it accepts text, a number"),
+        (lambda: ragpg.field("x") == {"a": 1}, "x == got dict {'a': 1}; it accepts text, a number"),
         (lambda: ragpg.field("x") == "a\0", "Postgres holds neither NUL"),
         (lambda: ragpg.field("x") == "\ud83d", "nor half a surrogate"),
-        (lambda: ragpg.field("x") < NOON.replace(tzinfo=None), "without a zone"),
+        (
+            lambda: ragpg.field("x") < NOON.replace(tzinfo=None),
+            "without a zone; give it one, as in 2025-06-01T12:00:00+00:00",
+        ),
         (lambda: ragpg.field("x").between(1, "2"), "two values of one type"),
         (lambda: ragpg.field("x").between(1, NOON), "two values of one type"),
         (lambda: ragpg.comparison("field", ("x",), "contains", [1]), "or an object of these"),
@@ -172,11 +300,12 @@ def test_names_and_values_are_written_as_json_strings():
         (lambda: ragpg.modified >= "2025-01-01", "a date or a datetime with a zone"),
         (lambda: ragpg.modified.contains(1), "'modified' has no operator 'contains'"),
         (lambda: ragpg.source == 3, "source == compares with text, not with 3"),
-        (lambda: ragpg.source == None, "source == compares with text, not with None"),  # noqa: E711
+        (lambda: ragpg.source.in_([None]), "source in compares with text, not with None"),
+        (lambda: ragpg.key == None, "key == compares with text, not with None"),  # noqa: E711
         (ragpg.key.exists, "'key' has no operator 'exists'; it accepts ==, !=, in"),
         (
             lambda: ragpg.comparison("tags", (), "any", [["adr"]]),
-            "tags any wants text, not ['adr']",
+            "tags any wants text, not list ['adr']",
         ),
         (lambda: ragpg.field("tenant"), "pass the argument tenant= instead"),
         (lambda: ragpg.field("Collection"), "pass the argument collection= instead"),
@@ -249,6 +378,9 @@ def test_a_field_of_the_document_itself_is_refused_in_json_as_well(name):
         ({"key": {"prefix": "hr/"}}, ragpg.key.prefix("hr/")),
         ({"modified": {">=": "2025-06-01T12:00:00Z"}}, ragpg.modified >= NOON),
         ({"modified": {"<": "2025-06-01"}}, ragpg.modified < dt.date(2025, 6, 1)),
+        ({"modified": {"in": ["2025-06-01"]}}, ragpg.modified.in_([dt.date(2025, 6, 1)])),
+        ({"modified": None}, ragpg.modified == None),  # noqa: E711
+        ({"source": {"!=": None}}, ragpg.source.exists()),
         ({"due": {"<": {"at": "2025-06-01"}}}, ragpg.field("due") < dt.date(2025, 6, 1)),
         ({"due": {"at": "2025-06-01"}}, ragpg.field("due") == dt.date(2025, 6, 1)),
         ({"due": "2025-06-01"}, ragpg.field("due") == "2025-06-01"),

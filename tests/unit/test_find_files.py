@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ragpg.corpus_sync import folder_root
 from ragpg.errors import DocumentError, InputError
 from ragpg.parse import find_files, parse_file
 from ragpg.types import PassedOver
@@ -98,6 +101,15 @@ def test_a_lone_path_is_one_path_whether_it_is_text_or_a_path(tmp_path):
     (tmp_path / "a.md").write_text("words")
     for paths in (str(tmp_path), tmp_path, [str(tmp_path)], (tmp_path,), iter([tmp_path])):
         assert keys(find_files(paths)) == ["a.md"]
+
+
+@pytest.mark.parametrize("paths", ["", " \n", [""], ["a.md", "  "]])
+def test_a_blank_path_is_not_taken_for_the_working_directory(paths):
+    with pytest.raises(InputError, match=r"is no path; name a file or a folder, '\.' for the curr"):
+        find_files(paths)
+    with pytest.raises(InputError, match=r"'' is no path"):
+        folder_root("")
+    assert folder_root(".") == str(Path.cwd())
 
 
 @pytest.mark.parametrize("paths", [[3], [None], [b"docs"]])

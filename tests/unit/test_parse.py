@@ -227,6 +227,13 @@ def test_surrogate_pairs_are_joined_and_lone_ones_refused():
     assert caught.value.reason == "encoding"
 
 
+def test_metadata_has_a_size_and_the_document_that_exceeds_it_is_told_both():
+    taken, _ = clean(Document(key="a", text="x", metadata={"m": "é" * 49_995}))
+    assert len(taken.metadata["m"]) == 49_995
+    with pytest.raises(DocumentError, match=r"100001 bytes as JSON, .*; at most 100000 do; change"):
+        clean(Document(key="a", text="x", metadata={"m": "é" * 49_996}))
+
+
 def test_metadata_dates_become_iso_8601_and_other_types_are_refused():
     zone = dt.timezone(dt.timedelta(hours=1))
     moment = dt.datetime(2025, 5, 18, 9, 30, tzinfo=zone)

@@ -6,8 +6,11 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ragpg import parse
+from ragpg.blocks import has_words, markdown_blocks
 from ragpg.errors import DocumentError
 from ragpg.types import Document
 
@@ -101,3 +104,21 @@ def test_a_date_that_a_tool_left_at_year_1_is_no_date():
     document = parse.parse_bytes(text, key="plan.md")
     assert document.modified_at is None
     assert document.expires_at == dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
+
+
+LINES = st.sampled_from(
+    ["", "", "Word", "two words", "# Head", "## ", "===", "---", "- x", "> q", "```", "    code",
+     "[a]: http://x", "[a]:", "<div>", "<!-- note", "-->", "| a | b |", "|---|---|", "(x)=", "***"]
+)  # fmt: skip
+
+
+@given(st.lists(LINES, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n", "\r"]))
+def test_a_document_is_refused_exactly_where_none_of_its_blocks_says_anything(lines, end):
+    text = end.join(lines) + end
+    document = Document(key="a.md", text=text)
+    if has_words(text, markdown_blocks(text)):
+        assert parse.clean(document)[0].text == text
+    else:
+        with pytest.raises(DocumentError) as refused:
+            parse.clean(document)
+        assert refused.value.reason == "no_text"

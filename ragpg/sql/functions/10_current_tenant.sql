@@ -9,8 +9,9 @@ declare
     taken text := nullif(current_setting('role'), 'none');
     login_id oid;
     taken_id oid;
+    bound integer[];
 begin
-    if not exists (select from ragpg.reader_tenant) then
+    if not exists (select from ragpg.reader_tenant) and not exists (select from ragpg.reader_name) then
         return null;
     end if;
     -- Inside a definer function current_user is the owner, so who asks is the login and the role
@@ -22,8 +23,8 @@ begin
             message = 'the role of this session was renamed or dropped',
             hint = 'Connect again.';
     end if;
-    return (
-        select array_agg(bound.tenant_id)
+    bound := (
+        select array_agg(known.tenant_id)
           from (
                    select reader_tenant.tenant_id
                      from ragpg.reader_tenant
@@ -41,10 +42,19 @@ begin
                     where known.step is not null
                     order by known.step
                     fetch first row with ties
-               ) as bound);
+               ) as known);
+    -- Which of the readers that are there now was bound, or in a group that was, nobody knows.
+    -- A service is asked first, as it is at every statement.
+    if bound is null and not pg_has_role(login_id, 'ragpg_app', 'member')
+       and ragpg._is_confined(login_id) and exists (select from ragpg.lost_reader) then
+        raise exception using errcode = 'RG004',
+            message = 'readers of this database were bound to tenants and are no more, as after a restore without their roles',
+            hint = 'Have ragpg_owner bind them again: select ragpg.bind_readers_again(), and see table ragpg.lost_reader.';
+    end if;
+    return bound;
 end $$;
 comment on function ragpg._bound_tenants() is
-    'The tenants to which reader_tenant binds this session: by its login, else by the role it took, else by the groups of that role, else by those of the login. Null if it is not bound.';
+    'The tenants to which reader_tenant binds this session: by its login, else by the role it took, else by the groups of that role, else by those of the login. Null if it is not bound. Raises RG004 for a reader without a binding while bindings are lost.';
 
 create or replace function ragpg._is_confined(role_id oid) returns boolean
 language sql stable

@@ -183,9 +183,10 @@ declare
     tenant integer := ragpg.current_tenant();
     doomed integer := ragpg.collection_number(delete_collection.collection);
 begin
-    perform ragpg.lexical_remove(tenant, doomed, array(
-        select chunk.chunk_id from ragpg.chunk
-         where chunk.tenant_id = tenant and chunk.collection_id = doomed));
+    -- In the order of 11_locks.sql; everything below goes with the row, by foreign keys.
+    perform pg_advisory_xact_lock(hashtextextended('ragpg.rebuild_lexical', doomed));
+    perform from ragpg.collection
+      where collection.tenant_id = tenant and collection.collection_id = doomed for update;
     delete from ragpg.collection
      where collection.tenant_id = tenant and collection.collection_id = doomed;
 end $$;

@@ -3,6 +3,7 @@
 create or replace function ragpg.instant(value text) returns text
 language plpgsql stable parallel safe
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
     moment timestamptz;

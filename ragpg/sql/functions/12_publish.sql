@@ -6,7 +6,9 @@ create or replace function ragpg.attributes(
 ) returns jsonb
 language sql stable parallel safe
 begin atomic
-    select metadata || jsonb_strip_nulls(jsonb_build_object(
+    -- What the document does not have is not added, so metadata of that name must not stand for it.
+    select metadata - '{@key,@source,@tags,@instants,@modified_at,@collection}'::text[]
+           || jsonb_strip_nulls(jsonb_build_object(
                '@key', key,
                '@source', source,
                '@tags', to_jsonb(tags),
@@ -15,7 +17,7 @@ begin atomic
                                        'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')));
 end;
 comment on function ragpg.attributes(jsonb, text, text, text[], timestamptz) is
-    'What a filter''s jsonpath reads: metadata plus "@key", "@source", "@tags", "@modified_at" and "@instants", its dates (UTC, fixed width).';
+    'What a filter''s jsonpath reads: metadata plus "@key", "@source", "@tags", "@modified_at" and "@instants", its dates (UTC, fixed width); metadata of these names is left out.';
 
 create or replace function ragpg._record_history(
     tenant_id integer, document_ids bigint[], action text, former_key text default null
@@ -47,12 +49,16 @@ create or replace function ragpg.publish_documents(
 ) returns table (
     key text, document_id bigint, revision integer, chunks integer, kept_chunks integer, state text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
+-- A statement knows its rows by key. Staging is emptied again and again, so that its statistics say
+-- of hundreds of rows that there are none, and reading all of it for each of them seems cheap.
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
     tenant integer := ragpg.current_tenant();
     home integer := ragpg.collection_number(publish_documents.collection);
+    numbers regclass := pg_get_serial_sequence('ragpg.chunk', 'chunk_id');
     held text[];
     ready text[];
     known bigint[];
@@ -61,6 +67,7 @@ declare
     refiled bigint[];
     misfit record;
 begin
+    perform ragpg._hold_collection(tenant, home, publish_documents.collection);
     -- In the order of their keys, so that two calls with common documents never wait in a circle.
     with locked as (
         select staged_document.key
@@ -82,14 +89,14 @@ begin
                having bool_and(staged_chunk.embedding is not null)
            ) as complete;
     select staged_chunk.document_key, staged_chunk.position, collection.dimensions,
-           vector_dims(staged_chunk.embedding) as given
+           public.vector_dims(staged_chunk.embedding) as given
       into misfit
       from ragpg.staged_chunk
       join ragpg.collection
         on collection.tenant_id = tenant and collection.collection_id = home
      where staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
        and staged_chunk.document_key = any (ready)
-       and vector_dims(staged_chunk.embedding) <> collection.dimensions
+       and public.vector_dims(staged_chunk.embedding) <> collection.dimensions
      order by staged_chunk.document_key, staged_chunk.position
      limit 1;
     if found then
@@ -150,14 +157,17 @@ begin
         set constraints ragpg.chunk_position_unique deferred;
         update ragpg.chunk
            set position = kept.position, start = kept.start, stop = kept.stop, page = kept.page,
-               contextualized_at = kept.contextualized_at
+               contextualized_at = kept.contextualized_at,
+               context_error = kept.context_error, context_refused = kept.context_refused
           from ragpg.staged_chunk as kept
          where kept.tenant_id = tenant and kept.collection_id = home
            and kept.document_key = any (ready) and kept.chunk_id = chunk.chunk_id
            and chunk.tenant_id = tenant
-           and (chunk.position, chunk.start, chunk.stop, chunk.page, chunk.contextualized_at)
+           and (chunk.position, chunk.start, chunk.stop, chunk.page, chunk.contextualized_at,
+                chunk.context_error, chunk.context_refused)
                is distinct from
-               (kept.position, kept.start, kept.stop, kept.page, kept.contextualized_at);
+               (kept.position, kept.start, kept.stop, kept.page, kept.contextualized_at,
+                kept.context_error, kept.context_refused);
     else
         -- Of a new document no chunk is live; one that was has gone with the document.
         update ragpg.staged_chunk set chunk_id = null
@@ -165,22 +175,9 @@ begin
            and staged_chunk.document_key = any (ready) and staged_chunk.chunk_id is not null;
     end if;
 
-    with made as (
-        insert into ragpg.chunk (
-            tenant_id, collection_id, document_id, position, start, stop, page, section_path,
-            table_header, text, text_hash, context, context_error, contextualized_at)
-        select tenant, home, document.document_id, fresh.position, fresh.start, fresh.stop,
-               fresh.page, fresh.section_path, fresh.table_header, fresh.text, fresh.text_hash,
-               fresh.context, fresh.context_error, fresh.contextualized_at
-          from ragpg.document
-          join ragpg.staged_chunk as fresh
-            on fresh.tenant_id = tenant and fresh.collection_id = home
-           and fresh.document_key = document.key and fresh.chunk_id is null
-         where document.tenant_id = tenant and document.collection_id = home
-           and document.key = any (ready)
-         order by document.key, fresh.position
-        returning chunk.chunk_id, chunk.document_id, chunk.position
-    ), filed as materialized (
+    -- Numbers are drawn first, since finding the staged row of a number again took, under some plans,
+    -- longer than all the rest.
+    with filed as materialized (
         select document.document_id, document.key, document.source, document.tags,
                document.modified_at, document.expires_at,
                ragpg.attributes(document.metadata, document.key, document.source, document.tags,
@@ -189,20 +186,40 @@ begin
           from ragpg.document
          where document.tenant_id = tenant and document.collection_id = home
            and document.key = any (ready)
+    ), fresh as materialized (
+        select nextval(numbers) as chunk_id, passage.*
+          from (
+                   select filed.*, staged_chunk.position, staged_chunk.start, staged_chunk.stop,
+                          staged_chunk.page, staged_chunk.section_path, staged_chunk.table_header,
+                          staged_chunk.text, staged_chunk.text_hash, staged_chunk.context,
+                          staged_chunk.context_error, staged_chunk.contextualized_at,
+                          staged_chunk.context_refused, staged_chunk.embedding
+                     from filed
+                     join ragpg.staged_chunk
+                       on staged_chunk.tenant_id = tenant and staged_chunk.collection_id = home
+                      and staged_chunk.document_key = filed.key and staged_chunk.chunk_id is null
+                    order by filed.key, staged_chunk.position
+               ) as passage
+    ), made as (
+        insert into ragpg.chunk (
+            tenant_id, chunk_id, collection_id, document_id, position, start, stop, page,
+            section_path, table_header, text, text_hash, context, context_error, contextualized_at,
+            context_refused)
+        overriding system value
+        select tenant, fresh.chunk_id, home, fresh.document_id, fresh.position, fresh.start,
+               fresh.stop, fresh.page, fresh.section_path, fresh.table_header, fresh.text,
+               fresh.text_hash, fresh.context, fresh.context_error, fresh.contextualized_at,
+               fresh.context_refused
+          from fresh
     ), embedded as (
         insert into ragpg.embedding (
             tenant_id, chunk_id, collection_id, document_key, source, tags, modified_at,
             expires_at, attributes, embedding)
-        select tenant, made.chunk_id, home, filed.key, filed.source, filed.tags, filed.modified_at,
-               filed.expires_at, filed.attributes, fresh.embedding
-          from made
-          join filed on filed.document_id = made.document_id
-          join ragpg.staged_chunk as fresh
-            on fresh.tenant_id = tenant and fresh.collection_id = home
-           and fresh.document_key = filed.key and fresh.position = made.position
-        returning embedding.chunk_id
+        select tenant, fresh.chunk_id, home, fresh.key, fresh.source, fresh.tags,
+               fresh.modified_at, fresh.expires_at, fresh.attributes, fresh.embedding
+          from fresh
     )
-    select coalesce(array_agg(embedded.chunk_id), '{}') into added from embedded;
+    select coalesce(array_agg(fresh.chunk_id), '{}') into added from fresh;
 
     if known <> '{}' then
         -- A kept chunk has a new vector only where chunks are embedded in sight of their neighbours.
@@ -212,7 +229,7 @@ begin
          where kept.tenant_id = tenant and kept.collection_id = home
            and kept.document_key = any (ready) and kept.chunk_id = embedding.chunk_id
            and embedding.tenant_id = tenant
-           and embedding.embedding <> kept.embedding;
+           and embedding.embedding operator(public.<>) kept.embedding;
 
         with filed as materialized (
             select document.document_id, document.source, document.tags, document.modified_at,
@@ -270,7 +287,16 @@ begin
     select asked.key, document.document_id, document.revision, counted.chunks, counted.kept_chunks,
            case when counted.document_key is not null then 'published'
                 when asked.key = any (held) then 'incomplete'
-                else 'superseded' end
+                -- A newer ingest has the key in work, or has published it by now.
+                when exists (select from ragpg.staged_document
+                              where staged_document.tenant_id = tenant
+                                and staged_document.collection_id = home
+                                and staged_document.key = asked.key)
+                     or exists (select from ragpg.document
+                                 where document.tenant_id = tenant
+                                   and document.collection_id = home
+                                   and document.key = asked.key) then 'superseded'
+                else 'deleted' end
       from unnest(document_keys) with ordinality as asked(key, place)
       left join counted on counted.document_key = asked.key
       left join ragpg.document
@@ -283,7 +309,7 @@ begin
        and staged_document.key = any (ready);
 end $$;
 comment on function ragpg.publish_documents(text, text[], uuid[]) is
-    'Makes staged documents live, each whole, all in this transaction; a row for each, in the given order. state: published, superseded (claimed by a newer ingest) or incomplete (a chunk has no vector, or there is none); the last two are left as they are. Raises RG005 for a vector of the wrong length.';
+    'Makes staged documents live, each whole, all in this transaction; a row for each, in the given order. state: published, superseded (claimed by a newer ingest), deleted (deleted or renamed meanwhile) or incomplete (a chunk has no vector, or there is none); the last three are left as they are. Raises RG003 for a collection that was deleted meanwhile, RG005 for a vector of the wrong length.';
 
 create or replace function ragpg.publish(collection text, document_key text, claim uuid)
 returns table (document_id bigint, revision integer, chunks integer, kept_chunks integer)
@@ -302,6 +328,10 @@ begin
         raise exception using errcode = 'RG007',
             message = format('document %L was claimed by a newer ingest', publish.document_key),
             hint = 'Nothing to do: the newer ingest publishes it.';
+    elsif state = 'deleted' then
+        raise exception using errcode = 'RG010',
+            message = format('document %L was deleted or renamed during its ingest', publish.document_key),
+            hint = 'Ingest it again if it shall be there.';
     elsif state = 'incomplete' then
         raise exception using errcode = 'RG008',
             message = format('document %L is not complete: a chunk has no embedding, or there is none',
@@ -311,7 +341,7 @@ begin
     return next;
 end $$;
 comment on function ragpg.publish(text, text, uuid) is
-    'Swaps a document''s whole live state for its staged one, in this transaction. Unchanged chunks keep their number. Raises RG007 when a newer ingest holds the document, RG008 when it is not complete.';
+    'Swaps a document''s whole live state for its staged one, in this transaction. Unchanged chunks keep their number. Raises RG007 when a newer ingest holds the document, RG008 when it is not complete, RG010 when it was deleted meanwhile.';
 
 create or replace function ragpg._delete_documents(
     tenant_id integer, collection_id integer, document_ids bigint[], action text
@@ -345,18 +375,19 @@ declare
     doomed bigint;
     was_staged boolean;
 begin
+    perform ragpg._hold_collection(tenant, home, delete_document.collection);
     delete from ragpg.staged_document
      where staged_document.tenant_id = tenant and staged_document.collection_id = home
        and staged_document.key = delete_document.document_key;
     was_staged := found;
-    delete from ragpg.synced_key
-     where synced_key.tenant_id = tenant and synced_key.collection_id = home
-       and synced_key.document_key = delete_document.document_key;
     select document.document_id into doomed
       from ragpg.document
      where document.tenant_id = tenant and document.collection_id = home
        and document.key = delete_document.document_key
        for update;
+    delete from ragpg.synced_key
+     where synced_key.tenant_id = tenant and synced_key.collection_id = home
+       and synced_key.document_key = delete_document.document_key;
     if doomed is null then
         return was_staged;
     end if;

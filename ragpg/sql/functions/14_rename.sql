@@ -3,13 +3,23 @@
 create or replace function ragpg.rename_document(collection text, from_key text, to_key text)
 returns bigint
 language plpgsql volatile security definer
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     tenant integer := ragpg.current_tenant();
     home integer := ragpg.collection_number(rename_document.collection);
     live ragpg.document;
 begin
+    perform ragpg._hold_collection(tenant, home, rename_document.collection);
+    -- What is staged under either key belongs to a version that this document is not.
+    perform from ragpg.staged_document
+      where staged_document.tenant_id = tenant and staged_document.collection_id = home
+        and staged_document.key in (rename_document.from_key, rename_document.to_key)
+      order by staged_document.key
+        for update;
+    delete from ragpg.staged_document
+     where staged_document.tenant_id = tenant and staged_document.collection_id = home
+       and staged_document.key in (rename_document.from_key, rename_document.to_key);
     select document.* into live
       from ragpg.document
      where document.tenant_id = tenant and document.collection_id = home
@@ -29,10 +39,6 @@ begin
             message = format('the collection has a document %L already', rename_document.to_key),
             hint = 'Delete it first, or choose another key.';
     end if;
-    -- What is staged under either key belongs to a version that this document is not.
-    delete from ragpg.staged_document
-     where staged_document.tenant_id = tenant and staged_document.collection_id = home
-       and staged_document.key in (rename_document.from_key, rename_document.to_key);
     update ragpg.document
        set key = rename_document.to_key, updated_at = now()
      where document.tenant_id = tenant and document.document_id = live.document_id;
@@ -56,6 +62,7 @@ begin
     select qrel.tenant_id, qrel.query_id, rename_document.to_key, qrel.relevance
       from ragpg.qrel
      where qrel.tenant_id = tenant and qrel.document_key = rename_document.from_key
+     order by qrel.query_id
         on conflict (tenant_id, query_id, document_key) do update
        set relevance = greatest(qrel.relevance, excluded.relevance);
     delete from ragpg.qrel

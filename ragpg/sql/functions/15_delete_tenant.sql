@@ -7,16 +7,17 @@ as $$
 declare
     before text := current_setting('ragpg.tenant_id', true);
     doomed integer := ragpg.use_tenant(delete_tenant.key);
-    home text;
 begin
-    -- Whoever writes a row of this tenant holds its key: this waits for them, and they for this.
+    -- In the order of 11_locks.sql: writers hold their collection and the tenant's row before any
+    -- other, so from then on nobody of this tenant holds anything that is deleted here.
+    perform pg_advisory_xact_lock(hashtextextended('ragpg.rebuild_lexical', home.collection_id))
+       from (
+               select collection.collection_id from ragpg.collection
+                where collection.tenant_id = doomed order by collection.collection_id
+               offset 0
+           ) as home;
     perform from ragpg.tenant where tenant.tenant_id = doomed for update;
-    for home in
-        select collection.name from ragpg.collection
-         where collection.tenant_id = doomed order by collection.name
-    loop
-        perform ragpg.delete_collection(home);
-    end loop;
+    delete from ragpg.collection where collection.tenant_id = doomed;
     -- One that is in work deletes itself when its worker finds nothing to do.
     delete from ragpg_jobs.procrastinate_jobs
      where procrastinate_jobs.args ->> 'tenant_id' = doomed::text

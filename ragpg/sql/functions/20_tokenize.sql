@@ -24,6 +24,7 @@ comment on function ragpg.contextualized(text, text, text) is
 create or replace function ragpg._pairs(text text) returns tsvector
 language sql immutable strict parallel safe
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
     select coalesce(string_agg('''' || gram || ''':' || places, ' ')::tsvector, ''::tsvector)
       from (
@@ -46,51 +47,80 @@ $$;
 comment on function ragpg._pairs(text) is
     'Lexemes of scripts that are written without spaces: pairs of characters, Han and Hangul also singly.';
 
-create or replace function ragpg._compounds(text text) returns tsvector
-language sql immutable strict parallel safe
+create or replace function ragpg._levels(written text) returns text[]
+language plpgsql immutable strict parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg('''' || lexeme || ''':' || places, ' ')::tsvector, ''::tsvector)
-      from (
-               select lexeme, string_agg(least(place, 16383)::text, ',') as places
-                 from regexp_matches(text,
-                          '([0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+(?:[-./:@#]+[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+)+'
-                          || '|[0-9A-Za-z\u00aa-\u1fff]+(?:_+[0-9A-Za-z\u00aa-\u1fff]+)+'
-                          || '|\y[A-Z]{2,8} ?[0-9]{2,}\y'
-                          || '|[0-9A-Za-z]*(?:[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])[0-9A-Za-z]*'
-                          || '|\y[A-Za-z]{1,2}(?:\+\+|#)(?![0-9A-Za-z])'
-                          || '|\y[A-Z]+&[A-Z]+\y'
-                          || '|\.NET\y'
-                          || '|\y[A-Z]{2,5}\y'
-                          || '|^[A-Z][a-z]{1,3}$'
-                          || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y))',
-                          'g') with ordinality as match(found, place),
-                      lateral (select case
-                                   when found[1] ~ '^[a-z0-9,] ' then substr(found[1], 3)
-                                   when found[1] ~ '^[A-Z]{2,8} ?[0-9]+$'
-                                   then regexp_replace(found[1], '^([A-Z]+) ?', '\1-')
-                                   else left(found[1], 200) end as original) as written,
-                      lateral (select lower(original) as whole) as lowered,
-                      lateral (
-                          select whole as lexeme
-                          union
-                          select substr(whole, 2) where whole ~ '^v[0-9]+\.[0-9]'
-                          union
-                          select level from regexp_split_to_table(whole, '[/:@#]+') as level
-                           where whole ~ '[/:@#]' and level ~ '[-_.]'
-                          union
-                          select level from regexp_split_to_table(whole, '[./:@#]+') as level
-                           where whole ~ '[.]' and level ~ '[-_]'
-                          union
-                          select lower(level) from regexp_split_to_table(original, '[-./:@#]+') as level
-                           where original ~ '[-./:@#]'
-                             and (whole ~ '-' and level ~ '[^_]_'
-                                  or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]')
-                      ) as levels
-                where length(lexeme) >= 2
-                group by lexeme
-           ) as grouped
-$$;
+declare
+    whole text := lower(written);
+    found text[] := '{}';
+    level text;
+begin
+    if whole ~ '^v[0-9]+[.][0-9]' then
+        found := found || substr(whole, 2);
+    end if;
+    if whole ~ '[/:@#]' then
+        foreach level in array regexp_split_to_array(whole, '[/:@#]+') loop
+            if level ~ '[-_.]' then
+                found := found || level;
+            end if;
+        end loop;
+    end if;
+    if whole ~ '[.]' then
+        foreach level in array regexp_split_to_array(whole, '[./:@#]+') loop
+            if level ~ '[-_]' then
+                found := found || level;
+            end if;
+        end loop;
+    end if;
+    foreach level in array regexp_split_to_array(written, '[-./:@#]+') loop
+        if whole ~ '-' and lower(level) ~ '[^_]_' or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]' then
+            found := found || lower(level);
+        end if;
+    end loop;
+    return found;
+end $$;
+comment on function ragpg._levels(text) is
+    'The identifiers that an identifier of several parts holds; the same one may come twice.';
+
+create or replace function ragpg._compounds(text text) returns tsvector
+language plpgsql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+    pattern text := '[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+(?:[-./:@#]+[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+)+'
+        || '|[0-9A-Za-z\u00aa-\u1fff]+(?:_+[0-9A-Za-z\u00aa-\u1fff]+)+'
+        || '|\y[A-Z]{2,8} ?[0-9]{2,}\y'
+        || '|[0-9A-Za-z]*(?:[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])[0-9A-Za-z]*'
+        || '|\y[A-Z]{2,5}\y';
+begin
+    -- These are rare, and trying them too at every character takes longer than all the others.
+    if text ~ '[A-Za-z](?:\+\+|#)|[A-Z]&[A-Z]|\.NET|^[A-Z][a-z]{1,3}$|[a-z0-9,] [A-Z][a-z]{1,3}(?:[^a-z]|$)' then
+        pattern := pattern
+            || '|\y[A-Za-z]{1,2}(?:\+\+|#)(?![0-9A-Za-z])'
+            || '|\y[A-Z]+&[A-Z]+\y'
+            || '|\.NET\y'
+            || '|^[A-Z][a-z]{1,3}$'
+            || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y)';
+    end if;
+    if text !~ pattern then
+        return '';
+    end if;
+    return (
+        -- The cast brings the places of equal lexemes together.
+        select coalesce(string_agg('''' || lexeme || ''':' || least(place, 16383), ' ')::tsvector, '')
+          from regexp_matches(text, '(' || pattern || ')', 'g') with ordinality as match(hit, place),
+               lateral (select case
+                            when hit[1] ~ '^[a-z0-9,] ' then substr(hit[1], 3)
+                            when hit[1] ~ '^[A-Z]{2,8} ?[0-9]+$'
+                            then regexp_replace(hit[1], '^([A-Z]+) ?', '\1-')
+                            else left(hit[1], 200) end as original) as written,
+               unnest(array[lower(original)] || case
+                   when original ~ '[./:@#]|-.*(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])|(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]).*-'
+                   then ragpg._levels(original) end) as lexeme
+         where length(lexeme) >= 2);
+end $$;
 comment on function ragpg._compounds(text) is
     'Identifiers, codes, paths, versions and capitals of a text, whole and at each level, unstemmed.';
 
@@ -99,6 +129,7 @@ returns tsvector
 -- As definer, since its parts are not for callers.
 language plpgsql immutable strict parallel safe security definer
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 declare
     words text := tokenize.text;
@@ -147,7 +178,7 @@ begin
             ' ', 'g');
     end if;
     -- A run of more than 200 characters is a blob (base64, a hash chain): its head stands for it.
-    if words ~ '[0-9A-Za-z+/=_]{201}' then
+    if words ~ '[0-9A-Za-z+/=_]{50}' and words ~ '[0-9A-Za-z+/=_]{201}' then
         words := regexp_replace(words, '([0-9A-Za-z+/=_]{200})[0-9A-Za-z+/=_]+', '\1', 'g');
     end if;
     lexemes := lexemes || ragpg._compounds(words);
@@ -158,7 +189,9 @@ begin
     end if;
     return lexemes || to_tsvector(
         tokenize.language::regconfig,
-        regexp_replace(words, '[\u0001-\u002f\u003a-\u0040\u005b-\u0060\u007b-\u007f]+', ' ', 'g'));
+        -- Not the blanks, which are most of what is neither letter nor digit.
+        regexp_replace(words,
+            '[\u0001-\u0008\u000e-\u001f\u0021-\u002f\u003a-\u0040\u005b-\u0060\u007b-\u007f]+', ' ', 'g'));
 end $$;
 comment on function ragpg.tokenize(text, text) is
     'The lexemes of a document or a query: stemmed words, identifiers whole and in parts, pairs of CJK characters. language is a text search configuration.';

@@ -5,19 +5,19 @@
 -- the average length are sums over the rows that a snapshot sees, so they are exact under concurrent
 -- writers, rollback, update and delete, for every reader.
 
-create or replace function ragpg._entries(vector sparsevec)
+create or replace function ragpg._entries(vector public.sparsevec)
 returns table (number integer, value double precision)
 language sql immutable strict parallel safe
 begin atomic
     select split_part(entry, ':', 1)::integer, split_part(entry, ':', 2)::double precision
       from string_to_table(nullif(btrim(split_part(vector::text, '/', 1), '{}'), ''), ',') as entry;
 end;
-comment on function ragpg._entries(sparsevec) is 'The non-zero elements of a vector.';
+comment on function ragpg._entries(public.sparsevec) is 'The non-zero elements of a vector.';
 
-create or replace function ragpg._unit(number integer) returns sparsevec
+create or replace function ragpg._unit(number integer) returns public.sparsevec
 language sql immutable strict parallel safe
 begin atomic
-    select ('{' || number || ':1}/1000000000')::sparsevec;
+    select ('{' || number || ':1}/1000000000')::public.sparsevec;
 end;
 comment on function ragpg._unit(integer) is
     'The vector whose inner product with another reads one of its elements.';
@@ -27,7 +27,7 @@ create or replace function ragpg._write_counts(
     chunks integer, total_length bigint, numbers integer[], counts bigint[]
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
@@ -40,7 +40,7 @@ begin
            case part.slice when 0 then _write_counts.chunks else 0 end,
            case part.slice when 0 then _write_counts.total_length else 0 end,
            ('{' || coalesce(string_agg(entry.number || ':' || entry.change, ','), '')
-                || '}/1000000000')::sparsevec
+                || '}/1000000000')::public.sparsevec
       from generate_series(0, greatest(cardinality(numbers) - 1, 0) / 1000) as part(slice)
       left join lateral (
                select change.number, change.change
@@ -57,7 +57,7 @@ create or replace function ragpg._merge_counts(
     tenant_id integer, collection_id integer, up_to_level integer, to_level integer
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -95,7 +95,7 @@ comment on function ragpg._merge_counts(integer, integer, integer, integer) is
 create or replace function ragpg._settle_counts(tenant_id integer, collection_id integer)
 returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     due integer;
@@ -124,6 +124,17 @@ end $$;
 comment on function ragpg._settle_counts(integer, integer) is
     'Merges runs when eight of one level have come together, unless another writer is merging.';
 
+create or replace function ragpg._hold_off_rebuild(collection_id integer) returns void
+language sql volatile
+begin atomic
+    -- Writers share it until they commit; a rebuild waits for those that hold it and those that come
+    -- then wait for it. A shared lock of a row would let them pass, and a rebuild wait for ever.
+    select pg_advisory_xact_lock_shared(
+        hashtextextended('ragpg.rebuild_lexical', _hold_off_rebuild.collection_id));
+end;
+comment on function ragpg._hold_off_rebuild(integer) is
+    'Keeps rebuild_lexical from exchanging the BM25 index of this collection until this transaction ends.';
+
 create or replace function ragpg._scan_up_to() returns integer
 language sql immutable parallel safe
 begin atomic
@@ -150,7 +161,7 @@ create or replace function ragpg._index_rows(
     tenant_id integer, collection_id integer, most integer
 ) returns integer
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -161,29 +172,181 @@ begin
         return 0;
     end if;
     -- An array, since a joined subquery could be run again for each row, and take others.
-    update ragpg.lexeme_vector as vector
-       set indexed = true
-     where vector.tenant_id = _index_rows.tenant_id
-       and vector.collection_id = _index_rows.collection_id
-       and vector.chunk_id = any (array(
-               select waiting.chunk_id
-                 from ragpg.lexeme_vector as waiting
-                where waiting.tenant_id = _index_rows.tenant_id
-                  and waiting.collection_id = _index_rows.collection_id
-                  and not waiting.indexed
-                limit _index_rows.most
-                  for update skip locked));
-    get diagnostics moved = row_count;
+    with now_indexed as (
+        update ragpg.lexeme_vector as vector
+           set indexed = true
+         where vector.tenant_id = _index_rows.tenant_id
+           and vector.collection_id = _index_rows.collection_id
+           and vector.chunk_id = any (array(
+                   select waiting.chunk_id
+                     from ragpg.lexeme_vector as waiting
+                    where waiting.tenant_id = _index_rows.tenant_id
+                      and waiting.collection_id = _index_rows.collection_id
+                      and not waiting.indexed
+                    limit _index_rows.most
+                      for update skip locked))
+        returning vector.chunk_id
+    ), noted as (
+        insert into ragpg.lexeme_waiting (tenant_id, collection_id, chunk_id)
+        select _index_rows.tenant_id, _index_rows.collection_id, now_indexed.chunk_id
+          from now_indexed
+            on conflict do nothing
+    )
+    select count(*) into moved from now_indexed;
     return moved;
 end $$;
 comment on function ragpg._index_rows(integer, integer, integer) is
     'Puts some rows that searches read one by one into the index, and returns how many. A row is in one of both for every snapshot, so results do not change. Waits for nobody.';
 
+create or replace function ragpg._block_rows() returns integer
+language sql immutable parallel safe
+begin atomic
+    select 4000;
+end;
+comment on function ragpg._block_rows() is 'How many chunks a block of columns holds.';
+
+create or replace function ragpg._fill_block(
+    tenant_id integer, collection_id integer, fewest integer
+) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set extra_float_digits = 1
+as $$
+#variable_conflict use_column
+declare
+    taken bigint[];
+    filled bigint;
+begin
+    -- Under a stricter isolation a chunk that another writer takes out could fail this one.
+    if current_setting('transaction_isolation') <> 'read committed'
+       or (select count(*)
+             from (
+                      select from ragpg.lexeme_waiting as waiting
+                       where waiting.tenant_id = _fill_block.tenant_id
+                         and waiting.collection_id = _fill_block.collection_id
+                       limit _fill_block.fewest
+                  ) as enough) < _fill_block.fewest
+    then
+        return 0;
+    end if;
+    -- Who takes a chunk out of the index, or writes it anew, deletes its row here first: what is
+    -- locked here still has the weights that are read below, or its new row waits anew.
+    taken := array(
+        select waiting.chunk_id
+          from ragpg.lexeme_waiting as waiting
+         where waiting.tenant_id = _fill_block.tenant_id
+           and waiting.collection_id = _fill_block.collection_id
+         order by waiting.chunk_id
+         limit ragpg._block_rows()
+           for update skip locked);
+    if cardinality(taken) < fewest then
+        return 0;
+    end if;
+    delete from ragpg.lexeme_waiting as waiting
+     where waiting.tenant_id = _fill_block.tenant_id
+       and waiting.collection_id = _fill_block.collection_id
+       and waiting.chunk_id = any (taken);
+    insert into ragpg.lexeme_block (tenant_id, collection_id, chunk_ids)
+    values (_fill_block.tenant_id, _fill_block.collection_id, taken)
+    returning block_id into filled;
+    insert into ragpg.lexeme_column (tenant_id, collection_id, number, block_id, weights)
+    select _fill_block.tenant_id, _fill_block.collection_id, entry.number, filled,
+           ('{' || string_agg(place.place || ':' || entry.value::real, ',') || '}/'
+                || ragpg._block_rows())::public.sparsevec
+      from unnest(taken) with ordinality as place(chunk_id, place)
+      join ragpg.lexeme_vector as vector
+        on vector.tenant_id = _fill_block.tenant_id
+       and vector.collection_id = _fill_block.collection_id
+       and vector.chunk_id = place.chunk_id
+     cross join lateral ragpg._entries(vector.weights) as entry
+     group by entry.number
+    having count(*) >= 0.005 * cardinality(taken);
+    return cardinality(taken);
+end $$;
+comment on function ragpg._fill_block(integer, integer, integer) is
+    'Puts waiting chunks into a new block, if at least so many wait that no other transaction holds, and returns how many. Results do not change. Waits for nobody.';
+
+create or replace function ragpg._empty_blocks(
+    tenant_id integer, collection_id integer, blocks bigint[]
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    with gone as (
+        delete from ragpg.lexeme_block as block
+         where block.tenant_id = _empty_blocks.tenant_id
+           and block.collection_id = _empty_blocks.collection_id
+           and block.block_id = any (blocks)
+        returning block.chunk_ids
+    )
+    insert into ragpg.lexeme_waiting (tenant_id, collection_id, chunk_id)
+    select _empty_blocks.tenant_id, _empty_blocks.collection_id, held.chunk_id
+      from (
+               select distinct chunk_id from gone cross join lateral unnest(gone.chunk_ids) as chunk_id
+           ) as held
+      join ragpg.lexeme_vector as vector
+        on vector.tenant_id = _empty_blocks.tenant_id
+       and vector.collection_id = _empty_blocks.collection_id
+       and vector.chunk_id = held.chunk_id
+     where vector.indexed
+        on conflict do nothing;
+    delete from ragpg.lexeme_column as held
+     where held.tenant_id = _empty_blocks.tenant_id
+       and held.collection_id = _empty_blocks.collection_id
+       and held.block_id = any (blocks);
+end $$;
+comment on function ragpg._empty_blocks(integer, integer, bigint[]) is
+    'Lets the chunks of these blocks wait for new ones.';
+
+create or replace function ragpg._empty_sparse_blocks(tenant_id integer, collection_id integer)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    perform ragpg._empty_blocks(
+        _empty_sparse_blocks.tenant_id, _empty_sparse_blocks.collection_id,
+        array(
+            select block.block_id
+              from ragpg.lexeme_block as block
+             where block.tenant_id = _empty_sparse_blocks.tenant_id
+               and block.collection_id = _empty_sparse_blocks.collection_id
+               and 2 * (select count(*) from unnest(block.chunk_ids) as held(chunk_id)
+                          join ragpg.lexeme_vector as vector
+                            on vector.tenant_id = block.tenant_id
+                           and vector.collection_id = block.collection_id
+                           and vector.chunk_id = held.chunk_id
+                         where vector.indexed) < cardinality(block.chunk_ids)));
+end $$;
+comment on function ragpg._empty_sparse_blocks(integer, integer) is
+    'Gives up blocks of which most chunks are gone, or are to be indexed anew. Results do not change.';
+
+create or replace function ragpg._compact_blocks(tenant_id integer, collection_id integer)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    perform ragpg._empty_sparse_blocks(
+        _compact_blocks.tenant_id, _compact_blocks.collection_id);
+    loop
+        exit when ragpg._fill_block(
+            _compact_blocks.tenant_id, _compact_blocks.collection_id, ragpg._block_rows() / 8) = 0;
+    end loop;
+end $$;
+comment on function ragpg._compact_blocks(integer, integer) is
+    'Puts waiting chunks into blocks, all but the last few hundred, and those of sparse blocks too. Results do not change.';
+
 create or replace function ragpg.lexical_add(
     tenant_id integer, collection_id integer, chunk_ids bigint[]
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
+set extra_float_digits = 1
 as $$
 #variable_conflict use_column
 declare
@@ -252,12 +415,18 @@ begin
             tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights, indexed)
         select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
                greatest(length(read.lexemes) - 16000, 0), embedding.expires_at,
-               coalesce(weighted.weights, '{}/1000000000')::sparsevec, indexed
+               coalesce(weighted.weights, '{}/1000000000')::public.sparsevec, indexed
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
           join ragpg.embedding
             on embedding.tenant_id = lexical_add.tenant_id
            and embedding.chunk_id = read.chunk_id
           left join weighted on weighted.chunk_id = read.chunk_id
+    ), noted as (
+        insert into ragpg.lexeme_waiting (tenant_id, collection_id, chunk_id)
+        select lexical_add.tenant_id, lexical_add.collection_id, chunk_id
+          from unnest(ids) as chunk_id
+         where indexed
+            on conflict do nothing
     ), change as (
         select posting.number, count(*) as chunks from posting group by posting.number
     )
@@ -273,6 +442,8 @@ begin
     if indexed then
         perform ragpg._index_rows(
             lexical_add.tenant_id, lexical_add.collection_id, 4 * cardinality(ids));
+        perform ragpg._fill_block(
+            lexical_add.tenant_id, lexical_add.collection_id, ragpg._block_rows());
     end if;
 end $$;
 comment on function ragpg.lexical_add(integer, integer, bigint[]) is
@@ -288,12 +459,11 @@ as $$
 declare
     known double precision;
 begin
+    perform ragpg._hold_off_rebuild(_reference_length.collection_id);
     select reference.average_length into known
       from ragpg.lexical_reference as reference
      where reference.tenant_id = _reference_length.tenant_id
-       and reference.collection_id = _reference_length.collection_id
-       -- Shared by writers; rebuild_lexical, which alone changes it, waits for them.
-       for share;
+       and reference.collection_id = _reference_length.collection_id;
     if known is not null then
         return known;
     end if;
@@ -312,7 +482,7 @@ create or replace function ragpg.lexical_remove(
     tenant_id integer, collection_id integer, chunk_ids bigint[]
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -324,16 +494,24 @@ begin
     if coalesce(cardinality(chunk_ids), 0) = 0 then
         return;
     end if;
-    perform from ragpg.lexical_reference as reference
-      where reference.tenant_id = lexical_remove.tenant_id
-        and reference.collection_id = lexical_remove.collection_id
-        for share;
+    perform ragpg._hold_off_rebuild(lexical_remove.collection_id);
     with gone as (
         delete from ragpg.lexeme_vector as vector
          where vector.tenant_id = lexical_remove.tenant_id
            and vector.collection_id = lexical_remove.collection_id
            and vector.chunk_id = any (lexical_remove.chunk_ids)
         returning vector.length, vector.weights
+    ), no_more as (
+        -- What is locked is being put into a block. If it is not after all, a row stays behind.
+        delete from ragpg.lexeme_waiting as waiting
+         where waiting.tenant_id = lexical_remove.tenant_id
+           and waiting.collection_id = lexical_remove.collection_id
+           and waiting.chunk_id = any (array(
+                   select locked.chunk_id from ragpg.lexeme_waiting as locked
+                    where locked.tenant_id = lexical_remove.tenant_id
+                      and locked.collection_id = lexical_remove.collection_id
+                      and locked.chunk_id = any (lexical_remove.chunk_ids)
+                      for update skip locked))
     ), change as (
         select entry.number, -count(*) as chunks
           from gone, ragpg._entries(gone.weights) as entry

@@ -3,7 +3,7 @@
 create or replace function ragpg.search_hybrid(
     collection text,
     query text,
-    query_embedding halfvec,
+    query_embedding public.halfvec,
     k integer default 20,
     depth integer default 150,
     sources text[] default null,
@@ -38,7 +38,7 @@ language plpgsql stable security definer
 -- A page, not the 1,000 that Postgres would expect: a caller's join then looks its rows up instead of
 -- reading the tenant's chunks.
 rows 20
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -156,12 +156,27 @@ begin
                 where after is null or listed.place > array_position(fused_ids, after)
                 order by listed.place
                 limit k
+           ),
+           -- Run only if a chunk of the page asks for it; one row, so that each finds its score there.
+           worded as materialized (
+               select array_agg(found.chunk_id) as ids, array_agg(found.score) as scores
+                 from ragpg._bm25(
+                          tenant, home, numbers, factors, average, reference,
+                          array(select page.chunk_id from page
+                                 where page.lexical_rank is null and query is not null)) as found
            )
     select page.chunk_id, page.rank::integer, page.score,
-           page.dense_rank, coalesce(dense_scores[page.dense_rank], cosine.score),
+           page.dense_rank,
+           -- Evaluated only where the arm lacks the chunk.
+           coalesce(dense_scores[page.dense_rank], (
+               select cosine.score
+                 from ragpg.score_dense(tenant, home, query_embedding, array[page.chunk_id])
+                      as cosine)),
            page.lexical_rank,
-           coalesce(lexical_scores[page.lexical_rank], bm25.score,
-                    case when lexical_is_complete then 0 end),
+           case when page.lexical_rank is not null then lexical_scores[page.lexical_rank]
+                when lexical_is_complete then 0
+                else (select worded.scores[array_position(worded.ids, page.chunk_id)]
+                        from worded) end,
            dense_took, lexical_took,
            array(select alike.chunk_id
                    from unnest(fused_ids, firsts) with ordinality as alike(chunk_id, first, place)
@@ -169,16 +184,6 @@ begin
                     and alike.chunk_id <> page.chunk_id
                   order by alike.place)
       from page
-      left join ragpg.score_dense(
-               tenant, home, query_embedding,
-               array(select page.chunk_id from page where page.dense_rank is null)) as cosine
-        using (chunk_id)
-      left join ragpg._bm25(
-               tenant, home, numbers, factors, average, reference,
-               array(select page.chunk_id from page
-                      where page.lexical_rank is null and query is not null
-                        and not lexical_is_complete)) as bm25
-        using (chunk_id)
      order by page.rank;
 end $$;
 comment on function ragpg.search_hybrid is

@@ -7,7 +7,7 @@ create or replace function ragpg.expand(
 )
 returns table (place integer, chunk_id bigint, expanded_from bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare

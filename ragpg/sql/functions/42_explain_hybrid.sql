@@ -6,6 +6,7 @@
 create or replace function ragpg._plan_lines(lines text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
     -- A vector in a line would fill a page. Counts of what an index of all tenants gave, or of what
@@ -17,18 +18,22 @@ begin
                          then regexp_replace(line, ' \(actual.*\)$', '')
                          else regexp_replace(line, '''(\[[^'']*|[^'']{80,})''', '''..''', 'g') end || E'\n', ''
                     order by place)
-           from unnest(lines) with ordinality as plan(line, place)
+           from (
+                    select regexp_replace(noted.line, 'OPERATOR\(public\.(<.>)\)|\ypublic\.', '\1', 'g')
+                           as line, noted.place
+                      from unnest(lines) with ordinality as noted(line, place)
+                ) as plan
           where line !~ 'Rows Removed|Heap Blocks|Heap Fetches|Index Searches')), true);
 end $$;
 comment on function ragpg._plan_lines(text[]) is
     'Adds the lines of a plan to ragpg.explained, without vectors and without counts of other rows.';
 
 create or replace function ragpg._note_plan(
-    statement text, p1 halfvec, p2 text[], p3 text[], p4 text[], p5 timestamptz, p6 timestamptz,
+    statement text, p1 public.halfvec, p2 text[], p3 text[], p4 text[], p5 timestamptz, p6 timestamptz,
     p7 text, p8 jsonpath, p9 integer, p10 anyelement
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     line text;
@@ -43,15 +48,15 @@ begin
     end loop;
     perform ragpg._plan_lines(lines);
 end $$;
-comment on function ragpg._note_plan(text, halfvec, text[], text[], text[], timestamptz, timestamptz, text, jsonpath, integer, anyelement) is
+comment on function ragpg._note_plan(text, public.halfvec, text[], text[], text[], timestamptz, timestamptz, text, jsonpath, integer, anyelement) is
     'Notes the plan of a statement of the dense arm. Volatile, since EXPLAIN is refused in a stable function.';
 
 create or replace function ragpg._note_plan(
-    statement text, p1 sparsevec, p2 tsquery, p3 bigint[], p4 text[], p5 text[], p6 text[],
+    statement text, p1 public.sparsevec, p2 tsquery, p3 bigint[], p4 text[], p5 text[], p6 text[],
     p7 timestamptz, p8 timestamptz, p9 text, p10 jsonpath
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     line text;
@@ -66,13 +71,13 @@ begin
     end loop;
     perform ragpg._plan_lines(lines);
 end $$;
-comment on function ragpg._note_plan(text, sparsevec, tsquery, bigint[], text[], text[], text[], timestamptz, timestamptz, text, jsonpath) is
+comment on function ragpg._note_plan(text, public.sparsevec, tsquery, bigint[], text[], text[], text[], timestamptz, timestamptz, text, jsonpath) is
     'Notes the plan of a statement of the lexical arm. Volatile, since EXPLAIN is refused in a stable function.';
 
 create or replace function ragpg.explain_hybrid(
     collection text,
     query text,
-    query_embedding halfvec,
+    query_embedding public.halfvec,
     depth integer default 150,
     sources text[] default null,
     tags_all text[] default null,
@@ -85,7 +90,7 @@ create or replace function ragpg.explain_hybrid(
 )
 returns table (arm text, line text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare

@@ -35,7 +35,7 @@ create or replace function ragpg.whole_corpus(
 )
 returns table (place integer, chunk_id bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, public, pg_temp
+set search_path = pg_catalog, pg_temp
 -- As in _search_dense; besides, the count below would otherwise read a large table from its beginning
 -- for a tenant at its end.
 set jit = off

@@ -38,13 +38,54 @@ create or replace view ragpg.chunk_overview with (security_invoker = true) as
 select chunk.tenant_id, collection.name as collection, document.key as document_key,
        document.title as document_title, chunk.chunk_id, chunk.position, chunk.start, chunk.stop,
        chunk.page, chunk.section_path, chunk.context, chunk.context_error, chunk.table_header,
-       chunk.text, document.source, document.tags, document.metadata, document.modified_at
+       chunk.text, document.source, document.tags, document.metadata, document.modified_at,
+       chunk.context_refused
   from ragpg.chunk
   join ragpg.document using (tenant_id, document_id)
   join ragpg.collection on collection.tenant_id = chunk.tenant_id
                        and collection.collection_id = chunk.collection_id;
 comment on view ragpg.chunk_overview is
     'One row per live chunk with its document''s title, source, tags, metadata and modified time.';
+
+create or replace view ragpg.context_gap with (security_invoker = true) as
+select chunk.tenant_id, chunk.collection_id, chunk.document_id, chunk.chunk_id, chunk.position,
+       chunk.context_error, chunk.context_refused
+  from ragpg.chunk
+ where chunk.context_error is not null;
+comment on view ragpg.context_gap is
+    'One row per live chunk whose context failed, and why. The next ingest of its document asks again, unless context_refused: then only one that says so (--recontextualize).';
+
+create or replace view ragpg.awaited_context with (security_invoker = true) as
+select item.tenant_id, item.collection_id, item.document_key, item.text_hash, item.position,
+       item.batch_id
+  from ragpg.context_batch_item as item
+ where item.status = 'waiting';
+comment on view ragpg.awaited_context is
+    'One row per context that a batch at the vendor is asked for and that has not come back: the chunk of this text waits for it.';
+
+create or replace view ragpg.open_context with (security_invoker = true) as
+select staged_chunk.tenant_id, staged_chunk.collection_id, staged_chunk.document_key,
+       staged_chunk.position, staged_chunk.text_hash, staged_chunk.start, staged_chunk.stop,
+       staged_chunk.text, staged_chunk.section_path, staged_chunk.table_header
+  from ragpg.staged_chunk
+ where staged_chunk.context is null
+   and staged_chunk.context_error is null;
+comment on view ragpg.open_context is
+    'One row per staged chunk whose context is neither written nor failed: nobody was asked yet, or a batch is (awaited_context).';
+
+create or replace view ragpg.unasked_context with (security_invoker = true) as
+select open_context.tenant_id, open_context.collection_id, open_context.document_key,
+       open_context.position, open_context.text_hash, open_context.start, open_context.stop,
+       open_context.text, open_context.section_path, open_context.table_header
+  from ragpg.open_context
+ where not exists (
+           select from ragpg.awaited_context as awaited
+            where awaited.tenant_id = open_context.tenant_id
+              and awaited.collection_id = open_context.collection_id
+              and awaited.document_key = open_context.document_key
+              and awaited.text_hash = open_context.text_hash);
+comment on view ragpg.unasked_context is
+    'One row per staged chunk whose context is open and that no batch is asked for.';
 
 create or replace view ragpg.pending with (security_invoker = true) as
 select staged_document.tenant_id, collection.name as collection, staged_document.key,
@@ -57,13 +98,14 @@ select staged_document.tenant_id, collection.name as collection, staged_document
        counted.chunks, counted.without_context, counted.without_embedding,
        staged_document.updated_at,
        asked.waiting_contexts, oldest.batch_id, oldest.vendor_id as vendor_batch_id,
-       oldest.created_at as batch_since
+       oldest.created_at as batch_since, counted.refused_contexts
   from ragpg.staged_document
   join ragpg.collection using (tenant_id, collection_id)
  cross join lateral (
            select count(*) as chunks,
                   count(*) filter (where staged_chunk.context is null) as without_context,
-                  count(*) filter (where staged_chunk.embedding is null) as without_embedding
+                  count(*) filter (where staged_chunk.embedding is null) as without_embedding,
+                  count(*) filter (where staged_chunk.context_refused) as refused_contexts
              from ragpg.staged_chunk
             where staged_chunk.tenant_id = staged_document.tenant_id
               and staged_chunk.collection_id = staged_document.collection_id
@@ -71,20 +113,18 @@ select staged_document.tenant_id, collection.name as collection, staged_document
        ) as counted
  cross join lateral (
            select count(*) as waiting_contexts
-             from ragpg.context_batch_item as item
-            where item.tenant_id = staged_document.tenant_id
-              and item.collection_id = staged_document.collection_id
-              and item.document_key = staged_document.key
-              and item.status = 'waiting'
+             from ragpg.awaited_context as awaited
+            where awaited.tenant_id = staged_document.tenant_id
+              and awaited.collection_id = staged_document.collection_id
+              and awaited.document_key = staged_document.key
        ) as asked
   left join lateral (
            select context_batch.batch_id, context_batch.vendor_id, context_batch.created_at
-             from ragpg.context_batch_item as item
+             from ragpg.awaited_context as awaited
              join ragpg.context_batch using (tenant_id, batch_id)
-            where item.tenant_id = staged_document.tenant_id
-              and item.collection_id = staged_document.collection_id
-              and item.document_key = staged_document.key
-              and item.status = 'waiting'
+            where awaited.tenant_id = staged_document.tenant_id
+              and awaited.collection_id = staged_document.collection_id
+              and awaited.document_key = staged_document.key
             order by context_batch.created_at, context_batch.batch_id
             limit 1
        ) as oldest on true;
@@ -109,12 +149,15 @@ select search.tenant_id, search.search_id, search.searched_at, search.query, sea
        search_hit.fused_rank, search_hit.dense_rank, search_hit.dense_score,
        search_hit.lexical_rank, search_hit.lexical_score, search_hit.fused_score,
        search_hit.rerank_rank, search_hit.rerank_score, search_hit.shown, search_hit.cited,
-       chunk.chunk_id, document.key as document_key, chunk.section_path,
-       left(chunk.text, 80) as beginning, search.mode
+       search_hit.chunk_id, coalesce(document.key, search_hit.document_key) as document_key,
+       chunk.section_path, left(chunk.text, 80) as beginning, search.mode,
+       collection.name as collection, search_hit.start, search_hit.stop
   from ragpg.search
+  join ragpg.collection using (tenant_id, collection_id)
   join ragpg.search_hit using (tenant_id, search_id)
-  left join ragpg.chunk using (tenant_id, chunk_id)
+  left join ragpg.chunk on chunk.tenant_id = search_hit.tenant_id
+                       and chunk.chunk_id = search_hit.chunk_id
   left join ragpg.document on document.tenant_id = chunk.tenant_id
                           and document.document_id = chunk.document_id;
 comment on view ragpg.search_log is
-    'One row per candidate of each logged search: its rank in each arm, and what became of it. Where mode is whole_corpus, one per chunk that the answer read, without ranks.';
+    'One row per candidate of each logged search: its rank in each arm, and what became of it. Where mode is whole_corpus, one per chunk that the answer read, without ranks. Where its text has been replaced since, section_path and beginning are null; document_key, start and stop stay, and document_history says which version was live at searched_at.';

@@ -46,13 +46,22 @@ declare
     home integer := ragpg.collection_number(enqueue.collection);
     queued text[];
 begin
-    with waiting as (
-        update ragpg.staged_document
-           set status = 'queued', attempts = 0, queued_at = now(), claim = null, updated_at = now()
+    perform ragpg._hold_collection(tenant, home, enqueue.collection);
+    with locked as materialized (
+        select staged_document.key
+          from ragpg.staged_document
          where staged_document.tenant_id = tenant and staged_document.collection_id = home
            and staged_document.key = any (document_keys)
            -- One that could not be read has no text to work on.
            and staged_document.content_hash <> ''
+         order by staged_document.key
+           for update
+    ), waiting as (
+        update ragpg.staged_document
+           set status = 'queued', attempts = 0, queued_at = now(), claim = null, updated_at = now()
+          from locked
+         where staged_document.tenant_id = tenant and staged_document.collection_id = home
+           and staged_document.key = locked.key
         returning staged_document.key
     )
     select coalesce(array_agg(waiting.key order by array_position(document_keys, waiting.key)), '{}')
@@ -162,30 +171,32 @@ end $$;
 comment on function ragpg_jobs.defer_collect(double precision) is
     'A job for each collection with batches at the vendor, or with documents left to batches for so long without one, that has none. The job asks the vendor again and again until nothing waits. Returns how many.';
 
-create or replace function ragpg_jobs.expire() returns integer
-language plpgsql volatile security definer
+-- What there was before deleted in one transaction for all tenants.
+drop function if exists ragpg_jobs.expire();
+create or replace function ragpg_jobs.overdue(log_days integer)
+returns table (tenant text, collection text, expired boolean, old_log boolean)
+language sql stable security definer
 set search_path = pg_catalog, pg_temp
-as $$
-declare
-    before text := current_setting('ragpg.tenant_id', true);
-    overdue record;
-    deleted integer := 0;
-begin
-    for overdue in
-        select distinct collection.tenant_id, collection.name
-          from ragpg.document
-          join ragpg.collection using (tenant_id, collection_id)
-         where document.expires_at <= now()
-         order by collection.tenant_id, collection.name
-    loop
-        perform set_config('ragpg.tenant_id', overdue.tenant_id::text, true);
-        deleted := deleted + (select count(*) from ragpg.delete_expired(overdue.name));
-    end loop;
-    perform set_config('ragpg.tenant_id', coalesce(before, ''), true);
-    return deleted;
-end $$;
-comment on function ragpg_jobs.expire() is
-    'Deletes what has expired, of all tenants; for workers. Returns how many documents.';
+begin atomic
+    select tenant.key, collection.name, judged.expired, judged.old_log
+      from ragpg.collection
+      join ragpg.tenant on tenant.tenant_id = collection.tenant_id
+     cross join lateral (
+               select exists (select from ragpg.document
+                               where document.tenant_id = collection.tenant_id
+                                 and document.collection_id = collection.collection_id
+                                 and document.expires_at <= now()) as expired,
+                      exists (select from ragpg.search
+                               where search.tenant_id = collection.tenant_id
+                                 and search.collection_id = collection.collection_id
+                                 and search.searched_at
+                                     <= now() - make_interval(days => overdue.log_days)) as old_log
+           ) as judged
+     where judged.expired or judged.old_log
+     order by tenant.key, collection.name;
+end;
+comment on function ragpg_jobs.overdue(integer) is
+    'The collections of all tenants with documents that have expired, or with searches that were logged so many days ago or earlier (null: none is too old); for workers, who delete them by delete_expired and prune_log, a part in each transaction.';
 
 create or replace view ragpg.ingest_status with (security_invoker = true) as
 select collection.tenant_id, collection.name as collection,
@@ -193,7 +204,11 @@ select collection.tenant_id, collection.name as collection,
          where document.tenant_id = collection.tenant_id
            and document.collection_id = collection.collection_id) as live,
        counted.queued, counted.retrying, counted.in_work, counted.failed, counted.no_text,
-       counted.waiting_since, counted.batched, asked.batched_since, counted.interrupted
+       counted.waiting_since, counted.batched, asked.batched_since, counted.interrupted,
+       (select count(*) from ragpg.context_gap
+         where context_gap.tenant_id = collection.tenant_id
+           and context_gap.collection_id = collection.collection_id
+           and context_gap.context_refused) as refused_contexts
   from ragpg.collection
  cross join lateral (
            select count(*) filter (where staged_document.status = 'queued'
@@ -226,4 +241,4 @@ select collection.tenant_id, collection.name as collection,
               and context_batch.status in ('intended', 'submitted')
        ) as asked;
 comment on view ragpg.ingest_status is
-    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, are interrupted (in work once and not touched for five minutes), are left to batches at the vendor (the oldest open one since batched_since), failed, or hold no text.';
+    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, are interrupted (in work once and not touched for five minutes), are left to batches at the vendor (the oldest open one since batched_since), failed, or hold no text. refused_contexts counts live chunks without a context because the model refused their text.';

@@ -3,9 +3,16 @@
 do $$
 declare
     unsealed record;
+    -- Asked once a statement: without select a nested loop asked once a row, 10 s for 20 rows of
+    -- search_log. And asked twice: the planner compares the two answers before it reads anything, so
+    -- that a statement without a tenant fails also where it would read no row.
+    own constant text := 'tenant_id = (select ragpg.current_tenant())';
+    own_as_stored constant text :=
+        '(tenant_id = ( SELECT ragpg.current_tenant() AS current_tenant))';
 begin
     -- Every table that has a tenant gets the one policy; a table of a later revision cannot be
-    -- forgotten. The owner, as whom definer functions run, is not bound and checks by itself.
+    -- forgotten. The owner, as whom definer functions run, is not bound and checks by itself. One
+    -- that has it is left alone: each of these statements would lock out all readers of the table.
     for unsealed in
         select class.oid::regclass as name
           from pg_class as class
@@ -13,34 +20,24 @@ begin
            and class.relkind in ('r', 'p')
            and exists (select from pg_attribute
                         where attrelid = class.oid and attname = 'tenant_id' and not attisdropped)
+           and not (class.relrowsecurity
+                    and exists (
+                        select from pg_policies
+                         where pg_policies.schemaname = 'ragpg'
+                           and pg_policies.tablename = class.relname
+                           and pg_policies.policyname = 'current_tenant_only'
+                           and pg_policies.cmd = 'ALL' and pg_policies.permissive = 'PERMISSIVE'
+                           and pg_policies.roles = '{public}'
+                           and pg_policies.qual
+                               = format('(%s AND %1$s)', own_as_stored)
+                           and pg_policies.with_check = own_as_stored))
     loop
         execute format('alter table %s enable row level security', unsealed.name);
         execute format('drop policy if exists current_tenant_only on %s', unsealed.name);
         execute format(
-            'create policy current_tenant_only on %s using (tenant_id = ragpg.current_tenant())'
-            ' with check (tenant_id = ragpg.current_tenant())', unsealed.name);
+            'create policy current_tenant_only on %s using (%s and %2$s) with check (%2$s)',
+            unsealed.name, own);
     end loop;
-end $$;
-
-do $$
-declare
-    open_schema name;
-begin
-    -- Functions of ragpg run as its owner and find the operators of pgvector by search_path: who may
-    -- create there could put another in front of one of them. Closed by default since PostgreSQL 15,
-    -- open in databases upgraded from older ones.
-    select namespace.nspname into open_schema
-      from pg_extension
-      join pg_namespace as namespace
-        on namespace.oid = pg_extension.extnamespace or namespace.nspname = 'public'
-     where pg_extension.extname = 'vector'
-       and (has_schema_privilege('ragpg_app', namespace.oid, 'create')
-            or has_schema_privilege('ragpg_reader', namespace.oid, 'create'));
-    if found then
-        raise exception using errcode = 'insufficient_privilege',
-            message = format('everybody, or ragpg_app or ragpg_reader, may create objects in schema %I, where the functions of ragpg find pgvector', open_schema),
-            hint = format('Run: revoke create on schema %I from public, ragpg_app, ragpg_reader', open_schema);
-    end if;
 end $$;
 
 -- Postgres lets everybody execute a new function; not one that the owner makes between upgrades.
@@ -54,12 +51,18 @@ grant usage on schema ragpg to ragpg_app, ragpg_reader;
 -- Both may look, each at its tenant.
 grant select on
     ragpg.tenant, ragpg.collection, ragpg.collection_alias, ragpg.document, ragpg.chunk,
-    ragpg.embedding, ragpg.staged_document, ragpg.staged_chunk, ragpg.search, ragpg.search_hit,
-    ragpg.usage, ragpg.golden_query, ragpg.qrel,
+    ragpg.staged_document, ragpg.staged_chunk, ragpg.search, ragpg.search_hit, ragpg.usage,
+    ragpg.golden_query, ragpg.qrel,
     ragpg.collection_overview, ragpg.document_overview, ragpg.chunk_overview, ragpg.pending,
+    ragpg.context_gap, ragpg.awaited_context, ragpg.open_context, ragpg.unasked_context,
     ragpg.spend, ragpg.search_log, ragpg.lexical_health
     to ragpg_app, ragpg_reader;
 grant select on ragpg.alembic_version, ragpg.installation to ragpg_app, ragpg_reader;
+-- Source and key have statistics, since searches are planned by them, and EXPLAIN would tell a reader
+-- what they hold of other tenants. Document has the same without statistics (revision 0015).
+grant select on ragpg.embedding to ragpg_app;
+grant select (tenant_id, chunk_id, collection_id, modified_at, expires_at, embedding, sketch)
+    on ragpg.embedding to ragpg_reader;
 
 -- The service writes what is not live yet, the log and evaluation data; live rows only by publish.
 grant insert, update, delete on
@@ -84,8 +87,9 @@ grant execute on function
     ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
     ragpg.delete_collection(text), ragpg.publish(text, text, uuid),
     ragpg.publish_documents(text, text[], uuid[]), ragpg.delete_document(text, text),
-    ragpg.delete_expired(text), ragpg.rename_document(text, text, text),
-    ragpg.set_whole_corpus_tokens(text, integer)
+    ragpg.delete_expired(text, integer), ragpg.rename_document(text, text, text),
+    ragpg.set_whole_corpus_tokens(text, integer), ragpg.hold_collection(integer),
+    ragpg.prune_log(integer, integer)
     to ragpg_app;
 
 do $$
@@ -122,9 +126,9 @@ revoke all on function
     ragpg_jobs.defer_ingest(integer, integer, text[]),
     ragpg_jobs.home(integer, integer),
     ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.defer_collect(double precision), ragpg_jobs.expire()
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer)
     from public;
 grant execute on function
     ragpg_jobs.home(integer, integer), ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.defer_collect(double precision), ragpg_jobs.expire()
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer)
     to ragpg_app;

@@ -3,15 +3,15 @@
 -- name: keys_without_context
 -- Staged documents with a chunk that no batch is asked for; a chunk that failed for good is left.
 -- `held` while a batch of this staging is asked for others of its chunks; `seeded` when one has
--- ended, and `warm` while what that wrote to the vendor's cache may last, an hour from its request.
+-- ended that reached the vendor, and `warm` while what it wrote to the vendor's cache may last, an
+-- hour from its request.
 select staged_document.key,
        exists (
-           select from ragpg.context_batch_item as item
+           select from ragpg.awaited_context as awaited
              join ragpg.context_batch using (tenant_id, batch_id)
-            where item.tenant_id = staged_document.tenant_id
-              and item.collection_id = staged_document.collection_id
-              and item.document_key = staged_document.key
-              and item.status = 'waiting'
+            where awaited.tenant_id = staged_document.tenant_id
+              and awaited.collection_id = staged_document.collection_id
+              and awaited.document_key = staged_document.key
               and context_batch.created_at >= staged_document.updated_at) as held,
        ended.items > 0 as seeded, coalesce(ended.warm, false) as warm
   from ragpg.staged_document
@@ -27,6 +27,7 @@ select staged_document.key,
               and item.collection_id = staged_document.collection_id
               and item.document_key = staged_document.key
               and item.status <> 'waiting'
+              and context_batch.status <> 'dropped'
               and context_batch.created_at >= staged_document.created_at
        ) as ended
  where staged_document.tenant_id = ragpg.current_tenant()
@@ -34,19 +35,10 @@ select staged_document.key,
    and staged_document.status = 'staged'
    and staged_document.batched
    and exists (
-           select from ragpg.staged_chunk
-            where staged_chunk.tenant_id = staged_document.tenant_id
-              and staged_chunk.collection_id = staged_document.collection_id
-              and staged_chunk.document_key = staged_document.key
-              and staged_chunk.context is null
-              and staged_chunk.context_error is null
-              and not exists (
-                      select from ragpg.context_batch_item as item
-                       where item.tenant_id = staged_chunk.tenant_id
-                         and item.collection_id = staged_chunk.collection_id
-                         and item.document_key = staged_chunk.document_key
-                         and item.text_hash = staged_chunk.text_hash
-                         and item.status = 'waiting'))
+           select from ragpg.unasked_context as unasked
+            where unasked.tenant_id = staged_document.tenant_id
+              and unasked.collection_id = staged_document.collection_id
+              and unasked.document_key = staged_document.key)
  order by staged_document.key;
 
 -- name: staged_text
@@ -57,22 +49,13 @@ select staged_document.key, staged_document.title, staged_document.text
    and staged_document.key = %(key)s;
 
 -- name: chunks_without_context
-select staged_chunk.position, staged_chunk.start, staged_chunk.stop, staged_chunk.text,
-       staged_chunk.section_path, staged_chunk.table_header, staged_chunk.text_hash
-  from ragpg.staged_chunk
- where staged_chunk.tenant_id = ragpg.current_tenant()
-   and staged_chunk.collection_id = %(collection_id)s
-   and staged_chunk.document_key = %(key)s
-   and staged_chunk.context is null
-   and staged_chunk.context_error is null
-   and not exists (
-           select from ragpg.context_batch_item as item
-            where item.tenant_id = staged_chunk.tenant_id
-              and item.collection_id = staged_chunk.collection_id
-              and item.document_key = staged_chunk.document_key
-              and item.text_hash = staged_chunk.text_hash
-              and item.status = 'waiting')
- order by staged_chunk.position;
+select unasked.position, unasked.start, unasked.stop, unasked.text, unasked.section_path,
+       unasked.table_header, unasked.text_hash
+  from ragpg.unasked_context as unasked
+ where unasked.tenant_id = ragpg.current_tenant()
+   and unasked.collection_id = %(collection_id)s
+   and unasked.document_key = %(key)s
+ order by unasked.position;
 
 -- name: intend_batch
 insert into ragpg.context_batch (

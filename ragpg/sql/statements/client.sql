@@ -39,7 +39,12 @@ select collection_overview.name, collection_overview.aliases, collection_overvie
   from ragpg.collection_overview
  order by collection_overview.name;
 
+-- name: hold_collection
+-- The order of locks is in sql/functions/11_locks.sql.
+select ragpg.hold_collection(%(collection_id)s) as held;
+
 -- name: insert_usage
+-- Locks the tenant's row: after hold_collection, or before all else.
 insert into ragpg.usage (
     tenant_id, collection_id, provider, model, operation, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_usd, duration_ms, request_id)

@@ -2,9 +2,10 @@
 
 -- name: set_context
 -- A context changes what is embedded, so the vector goes. Without a claim: of a document that waits
--- for a worker, whose context came from a batch.
+-- for a worker, whose context came from a batch. A refusal stands until somebody asks again.
 update ragpg.staged_chunk
    set context = %(context)s, context_error = %(context_error)s,
+       context_refused = %(context_refused)s,
        contextualized_at = case when %(context)s::text is null then null else now() end,
        embedding = case when %(context)s::text is null then staged_chunk.embedding end
  where staged_chunk.tenant_id = ragpg.current_tenant()

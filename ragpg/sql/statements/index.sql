@@ -3,7 +3,7 @@
 -- name: set_embeddings
 -- Binary, since writing a vector as text takes 20 times as long as storing it. Only where the claim still holds: a newer ingest may have split the document otherwise.
 update ragpg.staged_chunk
-   set embedding = made.embedding
+   set embedding = made.embedding, window_hash = %(window_hash)s
   from unnest(%(keys)s::text[], %(claims)s::uuid[], %(positions)s::integer[],
               %(embeddings)b::halfvec[]) as made(key, claim, position, embedding)
   join ragpg.staged_document

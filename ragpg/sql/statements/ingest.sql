@@ -1,33 +1,52 @@
 -- Stage 1. Statements run with parameters, so a literal percent is written twice.
 
 -- name: known_versions
--- What is live under these keys; `gap` where writing a context failed, which is tried again.
+-- What is live under these keys; `gap` where a context is missing that is asked for again: one that
+-- failed, and with `ask_refused` also one that was refused for good.
 select document.key, document.content_hash, document.modified_at,
        exists (
-           select from ragpg.chunk
-            where chunk.tenant_id = document.tenant_id
-              and chunk.document_id = document.document_id
-              and chunk.context_error is not null) as gap
+           select from ragpg.context_gap
+            where context_gap.tenant_id = document.tenant_id
+              and context_gap.document_id = document.document_id
+              and (not context_gap.context_refused or %(ask_refused)s)) as gap
   from ragpg.document
  where document.tenant_id = ragpg.current_tenant()
    and document.collection_id = %(collection_id)s
    and document.key = any (%(keys)s);
 
+-- name: refused_contexts
+select count(*) as chunks
+  from ragpg.context_gap
+ where context_gap.tenant_id = ragpg.current_tenant()
+   and context_gap.collection_id = %(collection_id)s
+   and context_gap.context_refused;
+
 -- name: forget_staged
 -- A version that failed is moot when the live one is what the caller has now.
+with locked as materialized (
+         select staged_document.key
+           from ragpg.staged_document
+          where staged_document.tenant_id = ragpg.current_tenant()
+            and staged_document.collection_id = %(collection_id)s
+            and staged_document.key = any (%(keys)s)
+          order by staged_document.key
+            for update
+     )
 delete from ragpg.staged_document
+ using locked
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
-   and staged_document.key = any (%(keys)s);
+   and staged_document.key = locked.key;
 
 -- name: text_is_live
--- Whether the live version of a document has this text.
-select exists (
-           select from ragpg.document
-            where document.tenant_id = ragpg.current_tenant()
-              and document.collection_id = %(collection_id)s
-              and document.key = %(key)s
-              and document.text = %(text)s) as same;
+-- Whether the live version of a document has this text, and whether it is the same in all.
+select count(*) > 0 as same,
+       coalesce(bool_or(document.content_hash = %(content_hash)s), false) as unchanged
+  from ragpg.document
+ where document.tenant_id = ragpg.current_tenant()
+   and document.collection_id = %(collection_id)s
+   and document.key = %(key)s
+   and document.text = %(text)s;
 
 -- name: staged_since
 -- When this very text was first staged, if it is what is staged.
@@ -57,11 +76,10 @@ values (
        media_type = excluded.media_type, page_starts = excluded.page_starts, updated_at = now(),
        -- Whoever collects what is on its way at the vendor publishes it, whoever stages it.
        batched = excluded.batched or exists (
-               select from ragpg.context_batch_item as item
-                where item.tenant_id = staged_document.tenant_id
-                  and item.collection_id = staged_document.collection_id
-                  and item.document_key = staged_document.key
-                  and item.status = 'waiting');
+               select from ragpg.awaited_context as awaited
+                where awaited.tenant_id = staged_document.tenant_id
+                  and awaited.collection_id = staged_document.collection_id
+                  and awaited.document_key = staged_document.key);
 
 -- name: hold_claims
 -- The keys whose claim, taken with the text, still holds; they are locked until the transaction ends.
@@ -86,6 +104,7 @@ update ragpg.staged_chunk
 -- A passage whose text did not change takes context and vector from the live chunk, or from an
 -- earlier try; the n-th of several equal passages of a document takes from the n-th. Without `reuse`
 -- contexts are written anew, but for those that an earlier try of the same text wrote `since` then.
+-- A refusal is handed on as a context is, unless `ask_refused`; any other failure is not.
 with given as (
          select passage.*, hashed.text_hash,
                 row_number() over (partition by passage.key, hashed.text_hash
@@ -93,7 +112,7 @@ with given as (
            from jsonb_to_recordset(%(chunks)s) as passage(
                     key text, position integer, start integer, stop integer, page integer,
                     section_path text[], table_header text, text text, reuse boolean,
-                    since timestamptz)
+                    since timestamptz, ask_refused boolean)
           cross join lateral (
                     select sha256(convert_to(
                                jsonb_build_array(passage.section_path, passage.table_header,
@@ -103,6 +122,7 @@ with given as (
      live as (
          select document.key, chunk.chunk_id, chunk.text_hash, chunk.context,
                 chunk.contextualized_at, embedding.embedding,
+                case when chunk.context_refused then chunk.context_error end as refusal,
                 row_number() over (partition by document.key, chunk.text_hash
                                    order by chunk.position) as nth
            from ragpg.document
@@ -115,6 +135,9 @@ with given as (
      tried as (
          select staged_chunk.document_key as key, staged_chunk.text_hash, staged_chunk.context,
                 staged_chunk.contextualized_at, staged_chunk.embedding,
+                staged_chunk.window_hash,
+                case when staged_chunk.context_refused then staged_chunk.context_error
+                     end as refusal,
                 row_number() over (partition by staged_chunk.document_key, staged_chunk.text_hash
                                    order by staged_chunk.position desc) as nth
            from ragpg.staged_chunk
@@ -125,25 +148,36 @@ with given as (
      )
 insert into ragpg.staged_chunk (
     tenant_id, collection_id, document_key, position, start, stop, page, section_path,
-    table_header, text, text_hash, context, contextualized_at, embedding, chunk_id)
+    table_header, text, text_hash, context, contextualized_at, embedding, window_hash, chunk_id,
+    context_error, context_refused)
 select ragpg.current_tenant(), %(collection_id)s, given.key, given.position, given.start,
        given.stop, given.page, given.section_path, given.table_header, given.text, given.text_hash,
        case when kept.context is null then tried.context else kept.context end,
        case when kept.context is null then tried.contextualized_at
             else kept.contextualized_at end,
-       case when live.chunk_id is null or kept.context is null and tried.context is not null
-            then tried.embedding else kept.embedding end,
-       live.chunk_id
+       case when chosen.tried then tried.embedding else kept.embedding end,
+       case when chosen.tried then tried.window_hash end,
+       live.chunk_id, chosen.refusal, chosen.refusal is not null
   from given
   left join live using (key, text_hash, nth)
   left join tried
     on tried.key = given.key and tried.text_hash = given.text_hash and tried.nth = given.nth
-   and (given.reuse or tried.contextualized_at >= given.since)
+   and (given.reuse or tried.contextualized_at >= given.since
+        or given.since is not null and tried.refusal is not null)
  cross join lateral (
            select case when given.reuse then live.context end as context,
                   case when given.reuse then live.contextualized_at end as contextualized_at,
-                  case when given.reuse then live.embedding end as embedding
-       ) as kept;
+                  case when given.reuse then live.embedding end as embedding,
+                  case when given.reuse then live.refusal end as refusal
+       ) as kept
+ cross join lateral (
+           select live.chunk_id is null
+                  or kept.context is null and tried.context is not null
+                  or tried.window_hash is not null as tried,
+                  case when kept.context is null and tried.context is null
+                            and not given.ask_refused
+                       then coalesce(tried.refusal, kept.refusal) end as refusal
+       ) as chosen;
 
 -- name: drop_set_aside
 delete from ragpg.staged_chunk
@@ -158,14 +192,13 @@ select staged_chunk.document_key, staged_chunk.position, staged_chunk.start, sta
        staged_chunk.text, staged_chunk.section_path, staged_chunk.table_header,
        staged_chunk.context, staged_chunk.embedding is not null as embedded,
        staged_chunk.chunk_id is not null as live, staged_chunk.contextualized_at,
-       staged_chunk.context_error,
+       staged_chunk.context_error, staged_chunk.context_refused, staged_chunk.window_hash,
        staged_chunk.context is null and exists (
-           select from ragpg.context_batch_item as item
-            where item.tenant_id = staged_chunk.tenant_id
-              and item.collection_id = staged_chunk.collection_id
-              and item.document_key = staged_chunk.document_key
-              and item.text_hash = staged_chunk.text_hash
-              and item.status = 'waiting') as waiting
+           select from ragpg.awaited_context as awaited
+            where awaited.tenant_id = staged_chunk.tenant_id
+              and awaited.collection_id = staged_chunk.collection_id
+              and awaited.document_key = staged_chunk.document_key
+              and awaited.text_hash = staged_chunk.text_hash) as waiting
   from ragpg.staged_chunk
  where staged_chunk.tenant_id = ragpg.current_tenant()
    and staged_chunk.collection_id = %(collection_id)s
@@ -176,12 +209,10 @@ select staged_chunk.document_key, staged_chunk.position, staged_chunk.start, sta
 -- Documents that batches are asked for; `ready` when no context of theirs is awaited any more.
 select staged_document.key,
        not exists (
-           select from ragpg.staged_chunk
-            where staged_chunk.tenant_id = staged_document.tenant_id
-              and staged_chunk.collection_id = staged_document.collection_id
-              and staged_chunk.document_key = staged_document.key
-              and staged_chunk.context is null
-              and staged_chunk.context_error is null) as ready
+           select from ragpg.open_context
+            where open_context.tenant_id = staged_document.tenant_id
+              and open_context.collection_id = staged_document.collection_id
+              and open_context.document_key = staged_document.key) as ready
   from ragpg.staged_document
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
@@ -227,10 +258,19 @@ select ragpg.current_tenant(), %(collection_id)s, %(key)s, %(status)s, 1, %(last
  where staged_document.claim = %(claim)s or %(claim)s::uuid is null;
 
 -- name: touch_staged
--- Says that these are in work still.
+-- Says that these are in work still. Passes over what is being published, which needs no saying.
+with held as materialized (
+         select staged_document.key, claimed.claim
+           from ragpg.staged_document
+           join unnest(%(keys)s::text[], %(claims)s::uuid[]) as claimed(key, claim)
+             on claimed.key = staged_document.key and claimed.claim = staged_document.claim
+          where staged_document.tenant_id = ragpg.current_tenant()
+            and staged_document.collection_id = %(collection_id)s
+            for update of staged_document skip locked
+     )
 update ragpg.staged_document
    set updated_at = now()
-  from unnest(%(keys)s::text[], %(claims)s::uuid[]) as held(key, claim)
+  from held
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = held.key
@@ -239,10 +279,20 @@ update ragpg.staged_document
 
 -- name: leave_staged
 -- Says why work on these ended. Whoever collects the batch of one publishes it all the same.
+with held as materialized (
+         select staged_document.key, claimed.claim
+           from ragpg.staged_document
+           join unnest(%(keys)s::text[], %(claims)s::uuid[]) as claimed(key, claim)
+             on claimed.key = staged_document.key and claimed.claim = staged_document.claim
+          where staged_document.tenant_id = ragpg.current_tenant()
+            and staged_document.collection_id = %(collection_id)s
+          order by staged_document.key
+            for update of staged_document
+     )
 update ragpg.staged_document
    set last_error = %(last_error)s, updated_at = now(),
        status = case when staged_document.batched then staged_document.status else 'failed' end
-  from unnest(%(keys)s::text[], %(claims)s::uuid[]) as held(key, claim)
+  from held
  where staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = held.key
@@ -251,6 +301,21 @@ update ragpg.staged_document
 
 -- name: delete_document
 select ragpg.delete_document(%(collection)s, %(key)s) as deleted;
+
+-- name: documents
+-- A page of the collection's documents by key, without their texts.
+select overview.key, overview.title, overview.revision, overview.media_type, overview.tags,
+       overview.modified_at, overview.owner, overview.review_by, overview.expires_at,
+       overview.updated_at, overview.characters, overview.chunks, overview.without_context
+  from ragpg.collection
+  join ragpg.document_overview as overview
+    on overview.tenant_id = collection.tenant_id and overview.collection = collection.name
+ where collection.tenant_id = ragpg.current_tenant()
+   and collection.collection_id = ragpg.collection_number(%(collection)s)
+   and (%(key_prefix)s::text is null or overview.key ^@ %(key_prefix)s)
+   and (%(after)s::text is null or overview.key > %(after)s)
+ order by overview.key
+ limit %(limit)s;
 
 -- name: document
 select document.key, document.text, document.title, document.source, document.tags,

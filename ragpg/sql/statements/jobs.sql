@@ -110,13 +110,11 @@ select ragpg_jobs.reclaim(%(stalled_after_s)s, %(lost_after_s)s) as reclaimed;
 -- name: defer_collect
 select ragpg_jobs.defer_collect(%(lost_after_s)s) as deferred;
 
--- name: expire
-select ragpg_jobs.expire() as deleted;
-
 -- name: status
 select ingest_status.collection, ingest_status.live, ingest_status.queued, ingest_status.retrying,
        ingest_status.in_work, ingest_status.batched, ingest_status.interrupted,
-       ingest_status.failed, ingest_status.no_text, ingest_status.waiting_since
+       ingest_status.failed, ingest_status.no_text, ingest_status.waiting_since,
+       ingest_status.refused_contexts
   from ragpg.ingest_status
  order by ingest_status.collection;
 
@@ -138,14 +136,13 @@ select pending.collection, pending.key, pending.status, pending.attempts,
 -- name: batches
 -- Batches that are at the vendor, or may be (no vendor id yet), oldest first, with what waits.
 select collection.name as collection, context_batch.batch_id, context_batch.vendor_id,
-       context_batch.created_at as since, count(distinct item.document_key) as documents,
-       count(item.number) as contexts, context_batch.last_error
+       context_batch.created_at as since, count(distinct awaited.document_key) as documents,
+       count(awaited.batch_id) as contexts, context_batch.last_error
   from ragpg.context_batch
   join ragpg.collection using (tenant_id, collection_id)
-  left join ragpg.context_batch_item as item
-    on item.tenant_id = context_batch.tenant_id
-   and item.batch_id = context_batch.batch_id
-   and item.status = 'waiting'
+  left join ragpg.awaited_context as awaited
+    on awaited.tenant_id = context_batch.tenant_id
+   and awaited.batch_id = context_batch.batch_id
  where context_batch.tenant_id = ragpg.current_tenant()
    and context_batch.status in ('intended', 'submitted')
  group by collection.name, context_batch.batch_id, context_batch.vendor_id,

@@ -22,6 +22,25 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
                      and document.document_id = chunk.document_id
  order by hit.rank;
 
+-- name: reaches_depth
+-- Whether an arm found as many as it was asked for, so that there may be more.
+select case when %(embedding)s::halfvec is not null and %(dense_weight)s::float8 > 0 then (
+           select count(*)
+             from ragpg.search_dense(
+                      %(collection)s, %(embedding)s::halfvec, %(depth)s, sources => %(sources)s,
+                      tags_all => %(tags_all)s, tags_any => %(tags_any)s,
+                      modified_from => %(modified_from)s, modified_before => %(modified_before)s,
+                      key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath))
+       else 0 end >= %(depth)s
+    or case when %(lexical_weight)s::float8 > 0 then (
+           select count(*)
+             from ragpg.search_lexical(
+                      %(collection)s, %(query)s, %(depth)s, sources => %(sources)s,
+                      tags_all => %(tags_all)s, tags_any => %(tags_any)s,
+                      modified_from => %(modified_from)s, modified_before => %(modified_before)s,
+                      key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath))
+       else 0 end >= %(depth)s as reached;
+
 -- name: whole_corpus
 -- One row per chunk, in the order in which it is read; columns are the fields of ragpg.Hit that it has.
 select corpus.place as rank, chunk.chunk_id, document.key as document_key,
@@ -75,15 +94,15 @@ returning search.search_id;
 -- name: log_search_hits
 insert into ragpg.search_hit (
     tenant_id, search_id, chunk_id, dense_rank, dense_score, lexical_rank, lexical_score,
-    fused_rank, fused_score, rerank_rank, rerank_score, shown)
+    fused_rank, fused_score, rerank_rank, rerank_score, shown, document_key, start, stop)
 select ragpg.current_tenant(), %(search_id)s, hit.chunk_id, hit.dense_rank, hit.dense_score,
        hit.lexical_rank, hit.lexical_score, hit.fused_rank, hit.fused_score, hit.rerank_rank,
-       hit.rerank_score, hit.shown
+       hit.rerank_score, hit.shown, hit.document_key, hit.start, hit.stop
   from jsonb_to_recordset(%(hits)s) as hit(
            chunk_id bigint, dense_rank integer, dense_score double precision,
            lexical_rank integer, lexical_score double precision, fused_rank integer,
            fused_score double precision, rerank_rank integer, rerank_score double precision,
-           shown boolean);
+           shown boolean, document_key text, start integer, stop integer);
 
 -- name: log_citations
 update ragpg.search_hit

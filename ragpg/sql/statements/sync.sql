@@ -5,10 +5,10 @@
 -- known_versions.
 select document.key, document.content_hash, synced_key.root,
        exists (
-           select from ragpg.chunk
-            where chunk.tenant_id = document.tenant_id
-              and chunk.document_id = document.document_id
-              and chunk.context_error is not null) as gap
+           select from ragpg.context_gap
+            where context_gap.tenant_id = document.tenant_id
+              and context_gap.document_id = document.document_id
+              and (not context_gap.context_refused or %(ask_refused)s)) as gap
   from ragpg.document
   left join ragpg.synced_key
     on synced_key.tenant_id = document.tenant_id
@@ -24,7 +24,7 @@ with given as (
                 row_number() over (partition by hashed.text_hash order by passage.position) as nth
            from jsonb_to_recordset(%(chunks)s) as passage(
                     key text, position integer, section_path text[], table_header text, text text,
-                    reuse boolean, since timestamptz)
+                    reuse boolean, since timestamptz, ask_refused boolean)
           cross join lateral (
                     select sha256(convert_to(
                                jsonb_build_array(passage.section_path, passage.table_header,
@@ -33,6 +33,7 @@ with given as (
      ),
      live as (
          select chunk.chunk_id, chunk.text_hash, chunk.context, chunk.contextualized_at,
+                chunk.context_refused,
                 row_number() over (partition by chunk.text_hash order by chunk.position) as nth
            from ragpg.document
            join ragpg.chunk using (tenant_id, document_id)
@@ -42,7 +43,7 @@ with given as (
      ),
      tried as (
          select staged_chunk.text_hash, staged_chunk.context, staged_chunk.contextualized_at,
-                staged_chunk.embedding is not null as embedded,
+                staged_chunk.embedding is not null as embedded, staged_chunk.context_refused,
                 row_number() over (partition by staged_chunk.text_hash
                                    order by staged_chunk.position) as nth
            from ragpg.staged_chunk
@@ -56,17 +57,20 @@ select given.position,
        case when live.chunk_id is null or kept.context is null and tried.context is not null
             then coalesce(tried.embedded, false) else given.reuse end as embedded,
        exists (
-           select from ragpg.context_batch_item as item
-            where item.tenant_id = ragpg.current_tenant()
-              and item.collection_id = %(collection_id)s
-              and item.document_key = %(key)s
-              and item.text_hash = given.text_hash
-              and item.status = 'waiting') as waiting
+           select from ragpg.awaited_context as awaited
+            where awaited.tenant_id = ragpg.current_tenant()
+              and awaited.collection_id = %(collection_id)s
+              and awaited.document_key = %(key)s
+              and awaited.text_hash = given.text_hash) as waiting,
+       kept.context is null and tried.context is null and not given.ask_refused
+       and (coalesce(tried.context_refused, false)
+            or given.reuse and coalesce(live.context_refused, false)) as refused
   from given
   left join live using (text_hash, nth)
   left join tried
     on tried.text_hash = given.text_hash and tried.nth = given.nth
-   and (given.reuse or tried.contextualized_at >= given.since)
+   and (given.reuse or tried.contextualized_at >= given.since
+        or given.since is not null and tried.context_refused)
  cross join lateral (
            select case when given.reuse then live.context end as context,
                   case when given.reuse then live.contextualized_at end as contextualized_at
