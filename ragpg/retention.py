@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ragpg.staging import Transaction
 
 STATEMENTS = statements("care")
-# About 0.3 s each (500 took 0.08 s), for as long as a writer may wait for a row and vacuum is held back.
+# About 0.3 s each (500 took 0.08 s), for as long as a writer may wait for a row and vacuum is
+# held back.
 MOST_CHUNKS = 2_000
 # Of 150 hits each.
 MOST_SEARCHES = 500
