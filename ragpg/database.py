@@ -6,6 +6,7 @@ for that transaction only; nothing else takes a connection from the pool.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from contextlib import asynccontextmanager
@@ -35,6 +36,17 @@ Connection = psycopg.AsyncConnection[Any]
 # The address is given to the driver itself, which knows more forms of it than SQLAlchemy.
 SQLALCHEMY_DRIVER = "postgresql+psycopg://"
 SCHEMA_REVISION = "0017"
+
+
+# psycopg warns of what follows from an error within a pipeline, which is raised and is enough.
+_PIPELINES: WeakSet[psycopg.AsyncPipeline] = WeakSet()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and any(a in _PIPELINES for a in record.args))
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
 
 
 @cache
@@ -123,7 +135,8 @@ class Database:
                 if pg not in self._registered:
                     await _register_vectors(pg)
                     self._registered.add(pg)
-                async with pg.pipeline():
+                async with pg.pipeline() as pipeline:
+                    _PIPELINES.add(pipeline)
                     await pg.execute("begin")
                     await self._enter(pg, tenant)
                     if pipelined:

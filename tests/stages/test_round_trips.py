@@ -123,7 +123,9 @@ async def test_connections_that_the_server_closed_are_replaced_before_the_next_c
         assert [len(hits) for hits in found] == [1] * 8
 
 
-async def test_a_pipelined_transaction_raises_what_its_first_wrong_statement_raised(database):
+async def test_a_pipelined_transaction_raises_what_its_first_wrong_statement_raised(
+    database, caplog
+):
     pool = Database(url=database.service_url, pool_max_size=1)
     with pytest.raises(errors.TenantNotFound):
         async with pool.transaction("nobody", pipelined=True) as conn:
@@ -134,4 +136,14 @@ async def test_a_pipelined_transaction_raises_what_its_first_wrong_statement_rai
     async with pool.transaction(None, pipelined=True) as conn:
         row = await (await conn.execute("select 42")).fetchone()
     assert row == (42,)
+
+    async def ask_for_nobody() -> None:
+        async with pool.transaction("nobody", pipelined=True) as conn:
+            await conn.execute("select 1")
+            await (await conn.execute("select 2")).fetchall()
+
+    for _ in range(20):
+        with pytest.raises(errors.TenantNotFound):
+            await ask_for_nobody()
+    assert caplog.records == []
     await pool.aclose()
