@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
-from ragpg.errors import ClientClosed, InputError
+from ragpg.errors import ClientClosed
+from ragpg.inputs import check_process
 
 Result = TypeVar("Result")
 
@@ -30,12 +31,7 @@ class LoopThread:
         for, so that nothing goes on behind the caller's back. Raises InputError after a fork, in
         whose child the thread does not run.
         """
-        if self._process != os.getpid():
-            raise InputError(
-                f"the client was opened in process {self._process} and is used in process"
-                f" {os.getpid()}, where its thread does not run; open one in each process, after"
-                " the fork"
-            )
+        check_process(self._process, "where its thread does not run")
         begun, ended = threading.Event(), threading.Event()
 
         async def run() -> Result:

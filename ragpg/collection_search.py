@@ -80,7 +80,7 @@ class SearchedCollection(CollectionHandle):
         conn: Connection | None,
     ) -> tuple[Hits, Sequence[float], Known]:
         query = retrieve.checked_query(query)
-        known = self._known or await self._load(conn)
+        known = await self._last_known(conn)
         while True:
             embedder = self._runtime.providers.embedder(known.recipe, self.name)
             started = time.perf_counter()
@@ -221,7 +221,7 @@ class SearchedCollection(CollectionHandle):
     async def generate(self, query: str, hits: Hits) -> Answer:
         """An answer from these hits alone, its citations verified. Raises ProviderError."""
         query, hits = checked_text("query", query), checked_hits(hits)
-        generator = self._generator(self._known or await self._load())
+        generator = self._generator(await self._last_known())
         answer = await generate.generate(query, hits, generator)
         await self._record_answer(answer)
         return answer
@@ -229,7 +229,7 @@ class SearchedCollection(CollectionHandle):
     async def stream(self, query: str, hits: Hits) -> AsyncIterator[AnswerDelta | Answer]:
         """The same as it is written: deltas, then the whole Answer."""
         query, hits = checked_text("query", query), checked_hits(hits)
-        generator = self._generator(self._known or await self._load())
+        generator = self._generator(await self._last_known())
         async for item in generate.stream(query, hits, generator):
             if isinstance(item, Answer):
                 await self._record_answer(item)
@@ -252,7 +252,7 @@ class SearchedCollection(CollectionHandle):
         return await self.generate(query, hits)
 
     async def _whole_corpus(self, query: str, where: Filter | None) -> tuple[Hits | None, Known]:
-        known = self._known or await self._load()
+        known = await self._last_known()
         generator = self._generator(known)
         if not isinstance(generator, CorpusGenerator):
             return None, known

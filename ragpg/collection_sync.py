@@ -136,7 +136,7 @@ class SyncedCollection(CollectionHandle):
         return await self._report(ingestion, known)
 
     async def _report(self, ingestion: Ingestion, known: Known) -> IngestReport:
-        async with self.transaction() as conn:
+        async with self.transaction(pipelined=True) as conn:
             named = {"collection_id": known.collection_id}
             rows = await fetch_rows(conn, STATEMENTS["refused_contexts"], named)
         return replace(ingestion.report(), contexts_refused=rows[0]["chunks"])

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from ragpg import errors
 from ragpg.database_errors import translated
 from ragpg.dsn import connect_args
+from ragpg.inputs import check_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,12 +118,7 @@ class Database:
         raises is then raised at the next fetch or at the end. Raises TenantNotFound, SchemaError,
         DatabaseError.
         """
-        if self._process != os.getpid():
-            raise errors.InputError(
-                f"the client was opened in process {self._process} and is used in process"
-                f" {os.getpid()}, which would share its connections; open one in each process,"
-                " after the fork"
-            )
+        check_process(self._process, "which would share its connections")
         with translated(tenant):
             if conn is not None:
                 async with self._borrowed(conn, tenant):

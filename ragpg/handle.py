@@ -36,7 +36,6 @@ class CollectionHandle:
         self._runtime = runtime
         self.tenant = checked_name("tenant", tenant)
         self.name = checked_name("collection", name)
-        # What was read last; whoever goes by it compares it within the transaction of the call.
         self._known: Known | None = None
 
     async def create(self, recipe: Recipe | None = None) -> Recipe:
@@ -113,6 +112,10 @@ class CollectionHandle:
             await conn.execute(
                 STATEMENTS["set_whole_corpus_tokens"], {"collection": self.name, "tokens": tokens}
             )
+
+    async def _last_known(self, conn: Connection | None = None) -> Known:
+        """What was read last, if anything was; for calls that compare it in their transaction."""
+        return self._known or await self._load(conn)
 
     async def _load(self, conn: Connection | None = None) -> Known:
         async with self.transaction(conn=conn, pipelined=True) as inside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -31,6 +32,15 @@ _REPR.maxlevel = 4
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _LONGEST_SHOWN
 _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = _LONGEST_SHOWN // 3
 _MAY_BE_EMPTY = frozenset({"glossary"})
+
+
+def check_process(opened_in: int, why: str) -> None:
+    """Raise InputError in another process than the one that opened the client, a fork's child."""
+    if opened_in != os.getpid():
+        raise InputError(
+            f"the client was opened in process {opened_in} and is used in process {os.getpid()},"
+            f" {why}; open one in each process, after the fork"
+        )
 
 
 def checked_count(name: str, value: object, *, least: int = 1, greatest: int = MAX_K) -> int:

@@ -398,3 +398,7 @@ def test_two_applies_at_once_are_one_and_a_refusal(owner, database, home):
     with pytest.raises(ConflictError, match="another `ragpg index apply` is at work"):
         upkeep.apply(database.owner_url)
     assert advice(owner).startswith("rebuild: ")
+
+
+def test_estimates_go_by_the_size_up_to_which_collections_are_scanned(owner):
+    assert owner.execute("select ragpg._scan_up_to()").fetchone() == (lexical_index.SCANNED,)

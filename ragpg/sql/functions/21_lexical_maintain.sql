@@ -341,6 +341,34 @@ end $$;
 comment on function ragpg._compact_blocks(integer, integer) is
     'Puts waiting chunks into blocks, all but the last few hundred, and those of sparse blocks too. Results do not change.';
 
+create or replace function ragpg._numbered(lexemes tsvector)
+returns table (number integer, frequency double precision)
+language sql stable
+begin atomic
+    -- A sparsevec holds 16,000 elements; of more lexemes the first of the tsvector are kept.
+    select ragpg.lexeme_number(lexeme.lexeme),
+           sum(cardinality(lexeme.positions))::double precision
+      from (
+               select entry.lexeme, entry.positions
+                 from unnest(_numbered.lexemes) as entry limit 16000
+           ) as lexeme
+     group by ragpg.lexeme_number(lexeme.lexeme);
+end;
+comment on function ragpg._numbered(tsvector) is
+    'The lexemes of a chunk by their numbers, with how often each occurs.';
+
+create or replace function ragpg._stored_weight(
+    frequency double precision, length double precision, reference double precision
+) returns real
+language sql immutable parallel safe
+begin atomic
+    select (_stored_weight.frequency * 2.2::double precision
+            / (_stored_weight.frequency
+               + 1.2 * (0.25 + 0.75 * _stored_weight.length / _stored_weight.reference)))::real;
+end;
+comment on function ragpg._stored_weight(double precision, double precision, double precision) is
+    'What an occurrence of a lexeme weighs in its chunk: BM25 without idf, by the reference length.';
+
 create or replace function ragpg.lexical_add(
     tenant_id integer, collection_id integer, chunk_ids bigint[]
 ) returns void
@@ -393,20 +421,14 @@ begin
         lexical_add.tenant_id, lexical_add.collection_id, cardinality(ids));
 
     with posting as materialized (
-        -- A sparsevec holds 16,000 elements; of more lexemes the first of the tsvector are kept.
-        select read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme) as number,
-               sum(cardinality(lexeme.positions))::double precision as frequency
+        select read.chunk_id, read.length, entry.number, entry.frequency
           from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length),
-               lateral (select lexeme.lexeme, lexeme.positions
-                          from unnest(read.lexemes) as lexeme limit 16000) as lexeme
-         group by read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme)
+               ragpg._numbered(read.lexemes) as entry
     ), weighted as (
         select posting.chunk_id,
                '{' || string_agg(
                    posting.number || ':'
-                   || (posting.frequency * 2.2::double precision
-                       / (posting.frequency
-                          + 1.2 * (0.25 + 0.75 * posting.length / reference)))::real, ',')
+                   || ragpg._stored_weight(posting.frequency, posting.length, reference), ',')
                || '}/1000000000' as weights
           from posting
          group by posting.chunk_id

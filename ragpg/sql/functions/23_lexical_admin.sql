@@ -88,7 +88,6 @@ begin
       join ragpg.lexical_rebuild as begun using (tenant_id, collection_id)
      where collection.tenant_id = _read_anew.tenant_id
        and collection.collection_id = _read_anew.collection_id;
-    -- The weights are those of lexical_add.
     with read as materialized (
         select taken.chunk_id, hashtextextended(taken.text, 0) as text_hash, words.lexemes,
                coalesce((select sum(cardinality(lexeme.positions))
@@ -104,19 +103,13 @@ begin
                ) as taken
          cross join lateral (select ragpg.tokenize(taken.text, language) as lexemes offset 0) as words
     ), posting as materialized (
-        select read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme) as number,
-               sum(cardinality(lexeme.positions))::double precision as frequency
-          from read,
-               lateral (select lexeme.lexeme, lexeme.positions
-                          from unnest(read.lexemes) as lexeme limit 16000) as lexeme
-         group by read.chunk_id, read.length, ragpg.lexeme_number(lexeme.lexeme)
+        select read.chunk_id, read.length, entry.number, entry.frequency
+          from read, ragpg._numbered(read.lexemes) as entry
     ), weighted as (
         select posting.chunk_id,
                '{' || string_agg(
                    posting.number || ':'
-                   || (posting.frequency * 2.2::double precision
-                       / (posting.frequency
-                          + 1.2 * (0.25 + 0.75 * posting.length / reference)))::real, ',')
+                   || ragpg._stored_weight(posting.frequency, posting.length, reference), ',')
                || '}/1000000000' as weights
           from posting
          group by posting.chunk_id
