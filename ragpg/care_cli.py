@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragpg.cli_session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.inputs import MAX_LOG_DAYS
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
@@ -69,7 +70,7 @@ def prune_log(
         int | None,
         typer.Option(
             min=0,
-            max=36_500,
+            max=MAX_LOG_DAYS,
             help="Days; 0 deletes the whole log. Default: RAGPG_SEARCH_LOG_DAYS.",
         ),
     ] = None,

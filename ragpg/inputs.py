@@ -12,6 +12,8 @@ from ragpg.errors import InputError
 from ragpg.types import Hits, Recipe
 
 MAX_K = 1000
+# A hundred years.
+MAX_LOG_DAYS = 36_500
 MAX_NAME = 200
 MAX_CHUNK_ID = 2**63 - 1
 # Largest integer of Postgres, in which the sizes of a recipe are stored.

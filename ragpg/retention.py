@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ragpg.database import fetch_rows, statements
 from ragpg.errors import DatabaseError, DatabaseUnavailable, NotFoundError
-from ragpg.inputs import checked_count
+from ragpg.inputs import MAX_LOG_DAYS, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,6 @@ STATEMENTS = statements("care")
 MOST_CHUNKS = 2_000
 # Of 150 hits each.
 MOST_SEARCHES = 500
-# A hundred years.
-MAX_DAYS = 36_500
 _logger = logging.getLogger("ragpg")
 
 
@@ -61,7 +59,7 @@ async def prune_log(transaction: Transaction, *, older_than_days: int) -> int:
 
     0 days mean the whole log. Raises InputError.
     """
-    checked_count("older_than_days", older_than_days, least=0, greatest=MAX_DAYS)
+    checked_count("older_than_days", older_than_days, least=0, greatest=MAX_LOG_DAYS)
     named = {"older_than_days": older_than_days, "most": MOST_SEARCHES}
     pruned = 0
     while True:

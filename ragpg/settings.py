@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from ragpg.errors import ConfigurationError
+from ragpg.inputs import MAX_LOG_DAYS
 
 VENDORS = frozenset({"claude", "voyage", "cohere"})
 
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
     )
     log_searches: bool = Field(default=True, description="Log each search and its candidates.")
     search_log_days: int = Field(
-        90, ge=0, le=36_500, description="Then workers delete a logged search; 0 keeps all."
+        90, ge=0, le=MAX_LOG_DAYS, description="Then workers delete a logged search; 0 keeps all."
     )
 
     voyage_api_key: SecretStr | None = Field(

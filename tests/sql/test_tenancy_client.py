@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 import psycopg
 import pytest
 
@@ -43,6 +45,10 @@ async def test_no_side_path_of_the_client_shows_another_tenant(client: AsyncClie
     with pytest.raises(errors.DocumentNotFound):
         await acme.document(f"{CANARY}.md")
     assert await acme.delete(f"{CANARY}.md") is False
+    assert [each.key for each in await acme.documents()] == ["thirty.md"]
+    assert await acme.documents(key_prefix=CANARY[:3]) == []
+    with pytest.raises(errors.DocumentNotFound):
+        await acme.rename(f"{CANARY}.md", "mine.md")
     assert CANARY not in repr((await acme.retrieve(f"leave policy {CANARY}")).hits)
     assert CANARY not in repr((await acme.search(f"leave policy {CANARY}")).hits)
     number = await globex.number()
@@ -80,3 +86,26 @@ def test_a_log_row_cannot_be_hung_onto_a_search_of_another_tenant(database, owne
                 "insert into ragpg.search_hit (tenant_id, search_id, chunk_id, fused_rank, fused_score)"
                 " values (ragpg.current_tenant(), 1, 1, 1, 1)"
             )
+
+
+async def test_a_tenant_neither_holds_anothers_collection_nor_prunes_its_log(client, owner):
+    acme = await filled(client, "acme", "thirty")
+    globex = await filled(client, "globex", CANARY)
+    await acme.search("leave")
+    await globex.search("leave")
+    foreign = await globex.number()
+    async with client.transaction("acme") as conn:
+        cursor = await conn.execute(
+            "select ragpg.hold_collection(%s), ragpg.prune_log(0)", [foreign]
+        )
+        assert await cursor.fetchone() == (False, 1)
+    left = owner.execute("select collection_id from ragpg.search").fetchall()
+    assert left == [(foreign,)]
+    for call in ("hold_collection(1)", "prune_log(0)", "delete_expired('docs')"):
+        with pytest.raises(errors.TenantNotSetError):
+            await run_without_tenant(client, f"select ragpg.{call}")
+
+
+async def run_without_tenant(client: AsyncClient, statement: LiteralString) -> None:
+    async with client.transaction(None) as conn:
+        await conn.execute(statement)
