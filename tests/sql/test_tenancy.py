@@ -39,6 +39,7 @@ VALUES: dict[str, list[str]] = {
     "double precision[]": ["'{1,1}'"],
     "oid": ["1"],
     "tsquery": ["'leave'"],
+    "tsvector": ["'leave:1'"],
     "anyelement": ["'docs'"],
 }
 
