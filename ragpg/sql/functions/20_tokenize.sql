@@ -102,7 +102,8 @@ begin
             || '|\y[A-Z]+&[A-Z]+\y'
             || '|\.NET\y'
             || '|^[A-Z][a-z]{1,3}$'
-            || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y)';
+            -- Not the head of a compound: Err-1042 is one whole, whatever stands before it.
+            || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y(?![-./:@#]+[0-9A-Za-z_\u00aa-\u1fff]))';
     end if;
     if text !~ pattern then
         return '';
