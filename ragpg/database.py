@@ -16,26 +16,20 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
 from weakref import WeakSet
 
 import psycopg
-from pgvector.psycopg import register_vector_async
 from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, dict_row, tuple_row
-from sqlalchemy import event
-from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from ragpg import errors
+from ragpg import connections, errors
 from ragpg.database_errors import translated
-from ragpg.dsn import connect_args
 from ragpg.inputs import check_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-Row = TypeVar("Row")
-Connection = psycopg.AsyncConnection[Any]
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
-# The address is given to the driver itself, which knows more forms of it than SQLAlchemy.
-SQLALCHEMY_DRIVER = "postgresql+psycopg://"
+Row = TypeVar("Row")
+Connection = connections.Connection
 SCHEMA_REVISION = "0017"
 
 
@@ -81,7 +75,7 @@ class Database:
         engine: AsyncEngine | None = None,
         pool_max_size: int = 10,
         statement_timeout_ms: int = 60_000,
-        prepared_statements: bool = True,
+        prepared_statements: bool | None = None,
         actor: str | None = None,
     ) -> None:
         if (url is None) == (engine is None):
@@ -89,9 +83,10 @@ class Database:
         self._owns_engine = engine is None
         # Transactions are begun and committed here: the driver's own BEGIN would be waited for.
         self._engine = (
-            engine or _own_engine(str(url), pool_max_size, prepared_statements)
+            engine or connections.own_engine(str(url), pool_max_size)
         ).execution_options(isolation_level="AUTOCOMMIT")
         self._statement_timeout_ms = statement_timeout_ms
+        self._prepared_statements = prepared_statements
         self._actor = actor
         self._checked = False
         self._process = os.getpid()
@@ -129,11 +124,11 @@ class Database:
                 pg = cast("Connection", raw.driver_connection)
                 await self._check(pg)
                 if pg not in self._registered:
-                    await _register_vectors(pg)
-                    self._registered.add(pg)
+                    await self._first_use(pg)
                 async with pg.pipeline() as pipeline:
                     _PIPELINES.add(pipeline)
-                    await pg.execute("begin")
+                    # Locks are waited for, and what comes after has to see what was waited for.
+                    await pg.execute("begin isolation level read committed")
                     await self._enter(pg, tenant)
                     if pipelined:
                         yield pg
@@ -141,6 +136,16 @@ class Database:
                 if not pipelined:
                     yield pg
                     await pg.execute("commit")
+
+    async def _first_use(self, conn: Connection) -> None:
+        await connections.make_ready(conn)
+        if self._owns_engine:
+            wanted = self._prepared_statements
+            # A pooler's next transaction may meet another session with other statements prepared,
+            # some under the same names: at best an error, at worst another statement's work.
+            if wanted is False or (wanted is None and await connections.behind_pooler(conn)):
+                conn.prepare_threshold = None
+        self._registered.add(conn)
 
     @asynccontextmanager
     async def _borrowed(self, conn: Connection, tenant: str | None) -> AsyncIterator[None]:
@@ -187,47 +192,6 @@ class Database:
             " case when %s::text is not null then set_config('ragpg.actor', %s, true) end",
             [str(self._statement_timeout_ms), tenant, tenant, self._actor, self._actor],
         )
-
-
-def _own_engine(url: str, pool_max_size: int, prepared_statements: bool) -> AsyncEngine:  # noqa: FBT001
-    prepared = {} if prepared_statements else {"prepare_threshold": None}
-    engine = create_async_engine(
-        SQLALCHEMY_DRIVER,
-        pool_size=pool_max_size,
-        max_overflow=0,
-        connect_args={
-            "connect_timeout": 10,
-            **connect_args(url),
-            "application_name": "ragpg",
-            **prepared,
-        },
-    )
-
-    @event.listens_for(engine.sync_engine, "checkout")
-    def refuse_closed(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
-        if not _is_open(dbapi_connection.driver_connection):
-            raise InvalidatePoolError
-
-    return engine
-
-
-def _is_open(conn: Connection) -> bool:
-    """Whether the server has closed a pooled connection, by what it has sent; asks it nothing.
-
-    A server that is stopped, restarted or ends a session says so and closes the connection, which
-    is read here. Twice: the first read may end with its last words, before the end itself.
-    """
-    try:
-        conn.pgconn.consume_input()
-        conn.pgconn.consume_input()
-    except psycopg.OperationalError:
-        return False
-    return not conn.closed
-
-
-async def _register_vectors(conn: Connection) -> None:
-    if await psycopg.types.TypeInfo.fetch(conn, "vector") is not None:
-        await register_vector_async(conn)
 
 
 async def _first_row(conn: Connection, statement: LiteralString) -> tuple[Any, ...]:

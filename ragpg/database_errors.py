@@ -71,6 +71,11 @@ def _ours(exc: psycopg.Error, tenant: str | None) -> errors.RagpgError:
 
 
 def _of_the_driver(exc: psycopg.Error, message: str) -> errors.RagpgError:
+    if "unsupported startup parameter" in message:
+        return errors.ConfigurationError(
+            f"a pooler stands before the database and refuses what only a direct connection has"
+            f" ({message}); give workers and upkeep the address of the server itself"
+        )
     if isinstance(exc, psycopg.DataError):
         return errors.InputError(f"a value cannot be sent to Postgres: {message}; change it")
     if isinstance(exc, psycopg.OperationalError):
@@ -93,6 +98,19 @@ def _of_the_server(state: str, message: str) -> errors.RagpgError:
         return RAISED_IN_SQL[state](message)
     if state in {"3F000", "42P01"} and "ragpg" in message:
         return errors.SchemaMissing(f"{message}; run `ragpg migrate`")
+    if state in {"26000", "42P05", "08P01"} and "prepared statement" in message:
+        return errors.ConfigurationError(
+            f"a pooler between here and Postgres mixes up prepared statements ({message}); set"
+            " RAGPG_PREPARED_STATEMENTS=false, or for an engine of your own"
+            " connect_args={'prepare_threshold': None}"
+        )
+    if state == "25006" or (state == "0A000" and "during recovery" in message):
+        return errors.DatabaseError(
+            f"this server takes no writes ({message}), as a standby or by an administrator's"
+            " setting: it can be searched; for all else set RAGPG_DATABASE_URL, and for upkeep"
+            " RAGPG_OWNER_DATABASE_URL, to the address of the primary",
+            sqlstate=state,
+        )
     if state.startswith(("08", "57P")):
         return _unavailable(message, state)
     return errors.DatabaseError(

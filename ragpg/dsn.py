@@ -16,6 +16,16 @@ _FORMS = (
     " the password, or like host=.. port=5432 dbname=.. user=.. password=.."
 )
 
+# Where the other end has vanished nobody answers and nobody refuses: by default a call then ends
+# after 15 minutes if it still had something to send (net.ipv4.tcp_retries2), else after two hours.
+LIVENESS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
 
 def libpq_dsn(text: str, *, name: str = "the address of the database") -> str:
     """The address as libpq reads it: a URL without SQLAlchemy's name of a driver, or key=value.
@@ -31,8 +41,12 @@ def libpq_dsn(text: str, *, name: str = "the address of the database") -> str:
 
 
 def connect_args(text: str) -> dict[str, Any]:
-    """The address as the arguments of `psycopg.connect`. Raises as `libpq_dsn`."""
-    return dict(conninfo_to_dict(libpq_dsn(text)))
+    """The address as the arguments of `psycopg.connect`, with LIVENESS where it says nothing else.
+
+    Raises as `libpq_dsn`.
+    """
+    # A role may have been given another encoding, in which most texts cannot be sent.
+    return {**LIVENESS, "client_encoding": "utf8", **conninfo_to_dict(libpq_dsn(text))}
 
 
 def _fault(dsn: str) -> str | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
+import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.app import WorkerOptions
 from procrastinate.exceptions import ConnectorException
@@ -25,7 +26,15 @@ from ragpg import batch_jobs, maintenance, retention
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.database import fetch_rows
-from ragpg.errors import DatabaseError, DatabaseUnavailable, NotFoundError, RagpgError
+from ragpg.database_errors import translated
+from ragpg.dsn import connect_args
+from ragpg.errors import (
+    ConfigurationError,
+    DatabaseError,
+    DatabaseUnavailable,
+    NotFoundError,
+    RagpgError,
+)
 from ragpg.ingest_sources import given
 from ragpg.ingestion import Ingestion
 from ragpg.queued import STATEMENTS, Taken, release, take
@@ -119,6 +128,7 @@ async def _work(worker: _Worker, *, drain: bool) -> None:
     client, limits = worker.client, worker.limits
     async with client.transaction(None):
         pass  # Refuses a wrong role or schema before any work.
+    await _check_queue(client.url)
     app = _app(worker)
     schedule = await maintenance.schedule(app, client.owner_url, client.settings)
     try:
@@ -145,11 +155,35 @@ async def _work(worker: _Worker, *, drain: bool) -> None:
                 for task in care:
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
-    except ConnectorException as exc:
+    except (ConnectorException, psycopg.OperationalError) as exc:
+        reason = str(exc.__cause__ or exc).partition("\n")[0]
         raise DatabaseUnavailable(
-            "the worker lost the database; check that the server runs and start the worker again",
+            f"the worker lost the database ({reason}); check that the server runs and start the"
+            " worker again",
             retryable=True,
         ) from exc
+
+
+def _queue_args(url: str) -> dict[str, Any]:
+    """How the queue is reached: its names have no schema, and its tries take no isolation else."""
+    return {
+        **connect_args(url),
+        "application_name": "ragpg worker",
+        "options": "-c search_path=ragpg_jobs -c default_transaction_isolation=read\\ committed"
+        " -c datestyle=ISO",
+    }
+
+
+async def _check_queue(url: str) -> None:
+    """Raise ConfigurationError where a pooler keeps the queue's settings from the server."""
+    with translated():
+        async with await psycopg.AsyncConnection.connect(**_queue_args(url)) as conn:
+            row = await (await conn.execute("show search_path")).fetchone()
+    if row != ("ragpg_jobs",):
+        raise ConfigurationError(
+            "a pooler stands before the database and leaves out what a worker sets for its session;"
+            " give workers the address of the server itself in RAGPG_DATABASE_URL"
+        )
 
 
 def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
@@ -174,12 +208,7 @@ def _options(limits: WorkerLimits, *, drain: bool) -> WorkerOptions:
 def _app(worker: _Worker) -> App:
     app = App(
         connector=PsycopgConnector(
-            conninfo=re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", worker.client.url),
-            kwargs={
-                "options": "-c search_path=ragpg_jobs",
-                "application_name": "ragpg worker",
-                "connect_timeout": 10,
-            },
+            kwargs=_queue_args(worker.client.url),
             min_size=1,
             timeout=worker.limits.database_wait_s,
         )

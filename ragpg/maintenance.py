@@ -78,7 +78,7 @@ class Schedule:
             await self._deferrer.defer_jobs(self._deferrer.get_previous_tasks(at=now))
         except ConnectorException as exc:
             # The next tick is tried again; a database that stays away ends the worker elsewhere.
-            _logger.warning("no maintenance was scheduled: %s", type(exc).__name__)
+            _logger.warning("no maintenance was scheduled: %s", exc.__cause__ or exc)
 
 
 def _job(run: Callable[[threading.Event], None]) -> Callable[..., object]:

@@ -14,9 +14,9 @@ from alembic.config import Config
 from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from ragpg.connections import SQLALCHEMY_DRIVER
 from ragpg.database import (
     SCHEMA_REVISION,
-    SQLALCHEMY_DRIVER,
     function_files,
     functions_digest,
     judge_schema,

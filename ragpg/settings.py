@@ -59,8 +59,8 @@ class Settings(BaseSettings):
     )
     pool_max_size: int = Field(10, ge=1, description="Connections held at most.")
     statement_timeout_ms: int = Field(60_000, ge=0, description="Per statement; 0 means none.")
-    prepared_statements: bool = Field(
-        default=True, description="Turn off behind a transaction pooler that does not know them."
+    prepared_statements: bool | None = Field(
+        None, description="Default: on, off behind a pooler. Turn on for one that knows them."
     )
     actor: str | None = Field(
         None, description="On whose behalf documents change; kept in ragpg.document_history."

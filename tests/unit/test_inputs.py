@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ragpg.dsn import connect_args, libpq_dsn
+from ragpg.dsn import LIVENESS, connect_args, libpq_dsn
 from ragpg.errors import ConfigurationError, FilterError, InputError
 from ragpg.filters import as_filter, field
 from ragpg.inputs import checked_count, checked_name, checked_recipe, checked_texts
@@ -100,7 +100,8 @@ def test_only_filters_are_joined():
     ],
 )
 def test_every_form_of_an_address_is_read_alike(address: str):
-    assert connect_args(address) == {
+    assert connect_args(address) == LIVENESS | {
+        "client_encoding": "utf8",
         "host": "db.example",
         "port": "5433",
         "dbname": "rag",

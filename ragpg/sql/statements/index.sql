@@ -5,7 +5,7 @@
 update ragpg.staged_chunk
    set embedding = made.embedding, window_hash = %(window_hash)s
   from unnest(%(keys)s::text[], %(claims)s::uuid[], %(positions)s::integer[],
-              %(embeddings)b::halfvec[]) as made(key, claim, position, embedding)
+              %(embeddings)b::public.halfvec[]) as made(key, claim, position, embedding)
   join ragpg.staged_document
     on staged_document.tenant_id = ragpg.current_tenant()
    and staged_document.collection_id = %(collection_id)s

@@ -11,7 +11,7 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
               where chunk.page is not null and chunk.start < page_start and page_start < chunk.stop
               order by page_start) as page_breaks
   from ragpg.search_hybrid(
-           %(collection)s, %(query)s, %(embedding)s::halfvec, %(k)s, depth => %(depth)s,
+           %(collection)s, %(query)s, %(embedding)s::public.halfvec, %(k)s, depth => %(depth)s,
            sources => %(sources)s, tags_all => %(tags_all)s, tags_any => %(tags_any)s,
            modified_from => %(modified_from)s, modified_before => %(modified_before)s,
            key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath,
@@ -24,10 +24,10 @@ select hit.rank, hit.chunk_id, document.key as document_key, document.title as d
 
 -- name: reaches_depth
 -- Whether an arm found as many as it was asked for, so that there may be more.
-select case when %(embedding)s::halfvec is not null and %(dense_weight)s::float8 > 0 then (
+select case when %(embedding)s::public.halfvec is not null and %(dense_weight)s::float8 > 0 then (
            select count(*)
              from ragpg.search_dense(
-                      %(collection)s, %(embedding)s::halfvec, %(depth)s, sources => %(sources)s,
+                      %(collection)s, %(embedding)s::public.halfvec, %(depth)s, sources => %(sources)s,
                       tags_all => %(tags_all)s, tags_any => %(tags_any)s,
                       modified_from => %(modified_from)s, modified_before => %(modified_before)s,
                       key_prefix => %(key_prefix)s, filter => %(filter)s::jsonpath))
@@ -86,7 +86,7 @@ insert into ragpg.search (
     tenant_id, collection_id, query, query_embedding, filter, k, dense_mode, lexical_mode,
     reranker, notices, degraded, timings_ms, mode)
 values (
-    ragpg.current_tenant(), %(collection_id)s, %(query)s, %(embedding)s::halfvec, %(filter)s,
+    ragpg.current_tenant(), %(collection_id)s, %(query)s, %(embedding)s::public.halfvec, %(filter)s,
     %(k)s, %(dense_mode)s, %(lexical_mode)s, %(reranker)s, %(notices)s, %(degraded)s,
     %(timings_ms)s, %(mode)s)
 returning search.search_id;
