@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import get_args
 
 from ragpg import generate, rerank, retrieve
+from ragpg.connections import is_read_only
 from ragpg.database import Connection
 from ragpg.filters import Filter, Where, as_filter
 from ragpg.handle import CollectionHandle, Known
@@ -22,6 +23,8 @@ from ragpg.protocols import CorpusGenerator, Generator
 from ragpg.retrieve import DEPTH, Weights
 from ragpg.staging import record_usage
 from ragpg.types import Answer, AnswerDelta, Expansion, Hits
+
+UNLOGGED = "the server takes no writes, so neither this search nor what it cost was logged"
 
 
 class SearchedCollection(CollectionHandle):
@@ -89,7 +92,9 @@ class SearchedCollection(CollectionHandle):
             started = time.perf_counter()
             async with self.transaction(conn=conn, pipelined=True) as inside:
                 expected, known = known, await self._read(inside)
-                await record_usage(inside, known.collection_id, embedded.usage)
+                read_only = is_read_only(inside)
+                if not read_only:
+                    await record_usage(inside, known.collection_id, embedded.usage)
                 # An alias that means another collection since: its own model has to embed.
                 if known == expected:
                     hits = await retrieve.retrieve(
@@ -109,6 +114,8 @@ class SearchedCollection(CollectionHandle):
                     break
         timings = {"embed": embed_s, "retrieve": time.perf_counter() - started}
         hits = replace(hits, timings_s=timings, usage=embedded.usage)
+        if read_only:
+            hits = _unlogged(hits)
         return hits, embedded.vectors[0], known
 
     async def rerank(self, query: str, hits: Hits, *, k: int = 20) -> Hits:
@@ -118,7 +125,8 @@ class SearchedCollection(CollectionHandle):
         if new:
             async with self.transaction(pipelined=True) as conn:
                 known = await self._read(conn)
-                await record_usage(conn, known.collection_id, new)
+                if not is_read_only(conn):
+                    await record_usage(conn, known.collection_id, new)
         return reranked
 
     async def _rerank(self, query: str, hits: Hits, *, k: int) -> Hits:
@@ -282,6 +290,8 @@ class SearchedCollection(CollectionHandle):
         if not logs and not new:
             return shown
         async with self.transaction(pipelined=True) as conn:
+            if is_read_only(conn):
+                return _unlogged(shown)
             await record_usage(conn, known.collection_id, new)
             if not logs:
                 return shown
@@ -302,6 +312,8 @@ class SearchedCollection(CollectionHandle):
 
     async def _record_answer(self, answer: Answer) -> None:
         async with self.transaction(pipelined=True) as conn:
+            if is_read_only(conn):
+                return
             known = await self._read(conn)
             await record_usage(conn, known.collection_id, answer.usage)
             if answer.hits.search_id is not None:
@@ -309,3 +321,10 @@ class SearchedCollection(CollectionHandle):
                 found = {hit.chunk_id: hit.expanded_from or hit.chunk_id for hit in answer.hits}
                 cited = [found[citation.chunk_id] for citation in answer.citations]
                 await retrieve.log_citations(conn, answer.hits.search_id, cited)
+
+
+def _unlogged(hits: Hits) -> Hits:
+    """The same hits, which say that the log holds nothing of them."""
+    if UNLOGGED in hits.notices:
+        return hits
+    return replace(hits, notices=(*hits.notices, UNLOGGED))
