@@ -16,14 +16,32 @@ returns void
 language plpgsql volatile security definer
 set search_path = ragpg_jobs, pg_catalog, pg_temp
 as $$
+declare
+    turn integer;
 begin
+    -- A tenant's tenth waiting document has the turn of every other's tenth, and who comes later
+    -- begins with the turn that is being served: one document does not wait for ten thousand that
+    -- another tenant queued before. An own job that is older than the newest 2000 is overlooked.
+    select greatest(0, 1 - min(newest.priority) filter (
+                           where (newest.args ->> 'tenant_id')::integer = tenant),
+                    (select - ready.priority
+                       from procrastinate_jobs as ready
+                      where ready.status = 'todo' and ready.queue_name = 'ragpg'
+                        and (ready.scheduled_at is null or ready.scheduled_at <= now())
+                      order by ready.priority desc limit 1))
+      into turn
+      from (select waiting.priority, waiting.args
+              from procrastinate_jobs as waiting
+             where waiting.status = 'todo' and waiting.queue_name = 'ragpg'
+             order by waiting.id desc limit 2000) as newest;
     -- A waiting job of the document does for this version too; it need not wait for its next try.
     update procrastinate_jobs set scheduled_at = now()
      where procrastinate_jobs.status = 'todo' and procrastinate_jobs.scheduled_at > now()
        and procrastinate_jobs.lock in (
                select lock_of(tenant, home, wanted.key) from unnest(keys) as wanted(key));
     perform procrastinate_defer_jobs_v1(array_agg(
-                row('ragpg', 'ragpg.ingest', 0, lock_of(tenant, home, wanted.key), null,
+                row('ragpg', 'ragpg.ingest', -(turn + wanted.place - 1)::integer,
+                    lock_of(tenant, home, wanted.key), null,
                     jsonb_build_object('tenant_id', tenant, 'collection_id', home,
                                        'key', wanted.key), null)::procrastinate_job_to_defer_v1
                 order by wanted.place))
@@ -35,7 +53,7 @@ begin
      having count(*) > 0;
 end $$;
 comment on function ragpg_jobs.defer_ingest(integer, integer, text[]) is
-    'One job for each of these documents that has none waiting, in this transaction.';
+    'One job for each of these documents that has none waiting, in this transaction; its priority is the turn of the tenant, so that tenants take turns.';
 
 create or replace function ragpg.enqueue(collection text, document_keys text[]) returns integer
 language plpgsql volatile security definer
