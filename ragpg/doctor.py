@@ -13,7 +13,8 @@ import anyio.to_thread
 import psycopg
 
 from ragpg import dense_index, maintenance
-from ragpg.database import SCHEMA_REVISION, check_role, check_schema
+from ragpg.connections import is_read_only
+from ragpg.database import SCHEMA_REVISION, check_role, check_schema, fetch_rows, statements
 from ragpg.database_errors import translated
 from ragpg.embedded import embedded_state, start_embedded, stop_embedded
 from ragpg.errors import RagpgError
@@ -38,6 +39,7 @@ from ragpg.settings import Settings
 PREFIX = "RAGPG_"
 # What docker-compose.yml reads.
 OF_COMPOSE = ("RAGPG_OWNER_PASSWORD", "RAGPG_SERVICE_PASSWORD")
+LONG_WAIT_S = 3600
 State = Literal["ok", "warning", "failed"]
 
 
@@ -217,7 +219,10 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
         "tuple[str, int, str, str | None, bool]", await cursor.fetchone()
     )
     (letters,) = await (await conn.execute(KNOWS_LETTERS)).fetchone() or (None,)
-    findings.append(_ok("database", f"PostgreSQL {version}, as {role}"))
+    alone = ", which takes no writes: it can be searched, and nothing is logged"
+    findings.append(
+        _ok("database", f"PostgreSQL {version}, as {role}{alone if is_read_only(conn) else ''}")
+    )
     findings += [
         Finding(name="locale", state="warning", message=warning)
         for warning in locale_warnings(knows_letters=letters)
@@ -229,6 +234,8 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
     if may_look:
         right = f"at revision {SCHEMA_REVISION}"
         findings.append(await _checked("schema", right, conn, check_schema))
+        if findings[-1].state == "ok":
+            findings += await _queue(conn)
     elif findings[-1].state == "ok":
         message = (
             f"{role!r} may not use schema ragpg though it is a member of ragpg_app; as a superuser"
@@ -236,6 +243,34 @@ async def _connected(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
         )
         findings.append(Finding(name="schema", state="failed", message=message))
     return findings
+
+
+async def _queue(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
+    """Whether somebody works on what waits; nothing for a role that may not ask."""
+    try:
+        (row,) = await fetch_rows(conn, statements("jobs")["queue_health"], {"stalled_after_s": 30})
+    except psycopg.errors.InsufficientPrivilege:
+        return []
+    return [judge_queue(row)]
+
+
+def judge_queue(row: Mapping[str, Any]) -> Finding:
+    """Failed where documents wait and no worker lives, a warning where they have for an hour."""
+    waiting = row["ready"] + row["later"]
+    message = f"{row['workers']} alive, {row['in_work']} documents in work, {waiting} waiting"
+    if not waiting:
+        return _ok("workers", message)
+    message = f"{message}, the oldest for {row['waited_s'] // 60:.0f} minutes"
+    if not row["workers"]:
+        message = f"{message}; nobody makes them live: start `ragpg worker`, or see why it ended"
+        return Finding(name="workers", state="failed", message=message)
+    if row["waited_s"] < LONG_WAIT_S:
+        return _ok("workers", message)
+    message = (
+        f"{message}, {row['later']} of them for another try after an error; `ragpg status` of a"
+        " tenant has the errors, more workers shorten a queue"
+    )
+    return Finding(name="workers", state="warning", message=message)
 
 
 async def _schema_owner(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:

@@ -319,6 +319,16 @@ class _Worker:
             return
         message, retryable = failure
         again = retryable and taken.attempts < self.limits.max_attempts
+        _logger.warning(
+            "document %r of collection %r of tenant %r, try %d of %d: %s (%s)",
+            taken.document.key,
+            collection.name,
+            collection.tenant,
+            taken.attempts,
+            self.limits.max_attempts,
+            message,
+            "tried again" if again else "given up",
+        )
         async with collection.transaction() as conn:
             await release(
                 conn,

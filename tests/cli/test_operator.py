@@ -11,7 +11,7 @@ from psycopg import sql
 
 from ragpg.database import SCHEMA_REVISION
 from tests.cli.test_commands import CommandLine
-from tests.conftest import TestDatabase, with_database
+from tests.conftest import SERVICE_ROLE, TestDatabase, with_database
 from tests.sql.tenancy_seed import make_login
 
 AWAY = "postgresql://ragpg_service@127.0.0.1:1/ragpg?connect_timeout=2"
@@ -129,3 +129,35 @@ def test_an_invalid_index_and_a_bm25_index_to_rebuild_are_named_planned_and_mend
         assert dense.split()[-1] == "embedding_ann_1_1"
     assert run("index", "plan").stdout.startswith("nothing to do: every collection has the vector")
     assert "vector indexes" not in findings(run)
+
+
+def test_the_doctor_says_whether_somebody_works_on_what_waits(database, owner, tmp_path):
+    run = on(database.service_url, database.owner_url)
+    assert findings(run)["workers"] == ("ok", "0 alive, 0 documents in work, 0 waiting")
+    (tmp_path / "leave.md").write_text("Everybody has 30 days of leave.")
+    run("enqueue", str(tmp_path))
+    state, message = findings(run, code=1)["workers"]
+    assert state == "failed"
+    assert message.startswith("0 alive, 0 documents in work, 1 waiting, the oldest for 0 minutes;")
+    assert "start `ragpg worker`" in message
+    owner.execute("insert into ragpg_jobs.procrastinate_workers default values")
+    assert findings(run)["workers"][0] == "ok"
+    owner.execute("update ragpg.staged_document set queued_at = now() - interval '3 hours'")
+    state, message = findings(run)["workers"]
+    assert state == "warning"
+    assert "1 alive, 0 documents in work, 1 waiting, the oldest for 180 minutes" in message
+    run("worker", "--drain")
+    owner.execute(
+        "update ragpg_jobs.procrastinate_workers set last_heartbeat = now() - interval '1 min'"
+    )
+    assert findings(run)["workers"] == ("ok", "0 alive, 0 documents in work, 0 waiting")
+
+
+def test_the_doctor_says_that_a_server_takes_no_writes(database, owner):
+    owner.execute(
+        sql.SQL("alter role {} in database {} set default_transaction_read_only = on").format(
+            sql.Identifier(SERVICE_ROLE), sql.Identifier(database.name)
+        )
+    )
+    run = on(database.service_url, database.owner_url)
+    assert "takes no writes" in findings(run)["database"][1]

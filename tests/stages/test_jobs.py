@@ -213,7 +213,7 @@ async def test_an_error_that_does_not_pass_ends_after_the_last_try_with_its_reas
 
 
 async def test_an_error_that_cannot_pass_is_not_tried_again_and_its_neighbour_goes_on(
-    database, owner
+    database, owner, caplog
 ):
     embedder = FailingEmbedder(refused())
     async with client_on(database, embedder=embedder) as client:
@@ -224,6 +224,9 @@ async def test_an_error_that_cannot_pass_is_not_tried_again_and_its_neighbour_go
         assert row[:3] == ("a", "failed", 1)
         assert "chunk 0 of document 'a'" in row[3]
         assert (live(owner), jobs(owner), embedder.calls) == ([("b", 1)], [], 2)
+    (line,) = [line for line in caplog.messages if line.startswith("document ")]
+    assert line.startswith("document 'a' of collection 'handbook' of tenant 'acme', try 1 of 10: ")
+    assert line.endswith("(given up)")
 
 
 async def test_one_document_is_never_in_work_twice_and_others_are_at_the_same_time(database, owner):

@@ -216,6 +216,26 @@ end;
 comment on function ragpg_jobs.overdue(integer) is
     'The collections of all tenants with documents that have expired, or with searches that were logged so many days ago or earlier (null: none is too old); for workers, who delete them by delete_expired and prune_log, a part in each transaction.';
 
+create or replace function ragpg_jobs.queue_health(stalled_after_s double precision)
+returns table (workers bigint, ready bigint, later bigint, in_work bigint, waiting_since timestamptz)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+begin atomic
+    select (select count(*) from ragpg_jobs.procrastinate_workers as worker
+             where worker.last_heartbeat
+                   >= now() - make_interval(secs => queue_health.stalled_after_s)),
+           count(*) filter (where job.status = 'todo'
+                              and (job.scheduled_at is null or job.scheduled_at <= now())),
+           count(*) filter (where job.status = 'todo' and job.scheduled_at > now()),
+           count(*) filter (where job.status = 'doing'),
+           (select min(staged_document.queued_at) from ragpg.staged_document
+             where staged_document.status = 'queued')
+      from ragpg_jobs.procrastinate_jobs as job
+     where job.queue_name = 'ragpg';
+end;
+comment on function ragpg_jobs.queue_health(double precision) is
+    'One row: how many workers had a heartbeat in so many seconds, how many documents of all tenants can be begun now, wait for another try, and are in work, and since when the oldest waits. For `ragpg doctor` and for monitoring.';
+
 create or replace view ragpg.ingest_status with (security_invoker = true) as
 select collection.tenant_id, collection.name as collection,
        (select count(*) from ragpg.document

@@ -126,9 +126,11 @@ revoke all on function
     ragpg_jobs.defer_ingest(integer, integer, text[]),
     ragpg_jobs.home(integer, integer),
     ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer)
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer),
+    ragpg_jobs.queue_health(double precision)
     from public;
 grant execute on function
     ragpg_jobs.home(integer, integer), ragpg_jobs.reclaim(double precision, double precision),
-    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer)
+    ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer),
+    ragpg_jobs.queue_health(double precision)
     to ragpg_app;

@@ -110,6 +110,11 @@ select ragpg_jobs.reclaim(%(stalled_after_s)s, %(lost_after_s)s) as reclaimed;
 -- name: defer_collect
 select ragpg_jobs.defer_collect(%(lost_after_s)s) as deferred;
 
+-- name: queue_health
+select health.workers, health.ready, health.later, health.in_work,
+       coalesce(extract(epoch from now() - health.waiting_since), 0)::float8 as waited_s
+  from ragpg_jobs.queue_health(%(stalled_after_s)s) as health;
+
 -- name: status
 select ingest_status.collection, ingest_status.live, ingest_status.queued, ingest_status.retrying,
        ingest_status.in_work, ingest_status.batched, ingest_status.interrupted,
