@@ -62,6 +62,20 @@ async def behind_pooler(conn: Connection) -> bool:
     return await cursor.fetchone() != (conn.info.backend_pid,)
 
 
+def pooler_warnings(conn: psycopg.Connection[Any]) -> tuple[str, ...]:
+    """What to mend where work under a lock of the session does not go to the server itself."""
+    row = conn.execute("select pg_backend_pid()").fetchone()
+    if row is not None and row[0] == conn.info.backend_pid:
+        return ()
+    return (
+        (
+            "a pooler stands before the database; where it gives each transaction another"
+            " connection, the lock that keeps a second run away stays with one of those and holds"
+            " up later runs, so set RAGPG_OWNER_DATABASE_URL to the address of the server itself"
+        ),
+    )
+
+
 def is_read_only(conn: Connection) -> bool:
     """Whether the server takes no writes in this session, as far as it has said; asks it nothing.
 

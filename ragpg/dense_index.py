@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
+from ragpg.connections import pooler_warnings
 from ragpg.database import SCHEMA_REVISION, judge_schema
 from ragpg.database_errors import translated
 from ragpg.dsn import libpq_dsn
@@ -245,7 +246,11 @@ def planned(conn: psycopg.Connection[Any]) -> IndexPlan:
     needed = max((change.memory_bytes for change in changes), default=0)
     return IndexPlan(
         changes=changes,
-        warnings=(*pgvector_warnings(version), *_memory_warnings(needed, maintenance)),
+        warnings=(
+            *pooler_warnings(conn),
+            *pgvector_warnings(version),
+            *_memory_warnings(needed, maintenance),
+        ),
         memory_bytes=needed,
         maintenance_bytes=maintenance,
     )

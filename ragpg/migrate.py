@@ -14,7 +14,7 @@ from alembic.config import Config
 from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from ragpg.connections import SQLALCHEMY_DRIVER
+from ragpg.connections import SQLALCHEMY_DRIVER, pooler_warnings
 from ragpg.database import (
     SCHEMA_REVISION,
     function_files,
@@ -93,7 +93,7 @@ def _migrate_locked(connection: Connection) -> MigrationReport:
                 found=found,
                 revision=found,
                 functions_applied=False,
-                warnings=_lost_readers(connection),
+                warnings=(*pooler_warnings(_driver(connection)), *_lost_readers(connection)),
             )
     connection.rollback()
     with _rights_explained():
@@ -195,6 +195,7 @@ def _apply_functions(connection: Connection) -> None:
 
 def _warnings(connection: Connection) -> tuple[str, ...]:
     return (
+        *pooler_warnings(_driver(connection)),
         *pgvector_warnings(_pgvector(connection)),
         *locale_warnings(knows_letters=connection.scalar(text(KNOWS_LETTERS))),
         *_lost_readers(connection),

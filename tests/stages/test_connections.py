@@ -12,15 +12,16 @@ from dataclasses import replace
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ragpg import errors
+from ragpg import errors, upkeep
 from ragpg.collection_search import UNLOGGED
 from ragpg.connections import behind_pooler
 from ragpg.database import Database
 from ragpg.jobs import work
+from ragpg.migrate import migrate
 from ragpg.types import Document
-from tests.conftest import SERVICE_PASSWORD, SERVICE_ROLE, TestDatabase, client_on
+from tests.conftest import SERVICE_ROLE, TestDatabase, client_on
 
 pytestmark = pytest.mark.anyio
 LEAVE = Document(key="leave.md", text="Everybody has 30 days of leave, Łukasz too.")
@@ -72,12 +73,17 @@ async def pooler(database: TestDatabase, *, loses: bytes = b"") -> AsyncIterator
 
     listening = await asyncio.start_server(carried, "127.0.0.1", 0)
     number = listening.sockets[0].getsockname()[1]
-    url = (
-        f"postgresql://{SERVICE_ROLE}:{SERVICE_PASSWORD}@127.0.0.1:{number}/{database.name}"
-        "?sslmode=disable&gssencmode=disable"
-    )
+
+    def through(url: str) -> str:
+        at = {"host": "127.0.0.1", "port": number, "sslmode": "disable", "gssencmode": "disable"}
+        return make_conninfo(url, **at)
+
     try:
-        yield replace(database, service_url=url)
+        yield replace(
+            database,
+            service_url=through(database.service_url),
+            owner_url=through(database.owner_url),
+        )
     finally:
         listening.close()
         await asyncio.gather(*carrying)
@@ -183,6 +189,15 @@ async def test_a_worker_behind_a_pooler_that_drops_its_settings_is_refused_with_
     async with pooler(database, loses=lost) as there, client_on(there) as client:
         with pytest.raises(errors.ConfigurationError, match="the address of the server itself"):
             await work(client, drain=True)
+
+
+async def test_upkeep_and_migration_behind_a_pooler_warn_of_their_lock(database):
+    async with pooler(database) as there:
+        for url, warned in ((there.owner_url, 1), (database.owner_url, 0)):
+            report = await asyncio.to_thread(migrate, url)
+            plan = await asyncio.to_thread(upkeep.plan, url)
+            for warnings in (report.warnings, plan.warnings):
+                assert [("a pooler stands before" in one) for one in warnings] == [True] * warned
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="not of this system")
