@@ -41,6 +41,7 @@ INSIDE = {
     "weights, and keys of new rows": ("lexical_add", "lexeme_number", "_reference_length"),
     "counts": ("_write_counts", "_merge_counts", "_settle_counts", "_entries"),
     "keys of waiting rows": ("_index_rows", "_outgrows_scan"),
+    "blocks of columns": ("_fill_block",),
 }
 spent: Counter[str] = Counter()
 
