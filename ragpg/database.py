@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Connection = connections.Connection
-SCHEMA_REVISION = "0017"
+SCHEMA_REVISION = "0018"
 
 
 # psycopg warns of what follows from an error within a pipeline, which is raised and is enough.
