@@ -113,7 +113,9 @@ declare
     prefilter_max integer;
     sketch_rescored integer;
     ef_search integer;
+    breadth double precision;
     row_count bigint;
+    has_index boolean;
     is_filtered boolean;
     covered text := '';
     uncovered text := '';
@@ -220,16 +222,24 @@ begin
             when expected <= exact_max then 'exact'
             when uncovered = '' and row_count <= sketch_max
                 then ragpg.dense_mode(row_count, dimensions, false)
-            when expected <= prefilter_max then 'exact'
             else mode
         end;
     end if;
     if mode = 'auto' then
-        mode := ragpg.dense_mode(row_count, dimensions, exists (
+        has_index := exists (
             select from pg_index
              where pg_index.indexrelid
                    = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
-               and pg_index.indisvalid));
+               and pg_index.indisvalid);
+        -- A filtered scan of an index costs as the rows over the matches, comparing every match as
+        -- the matches: both the same at the root of the rows. The other arm can use a list of the
+        -- matches and would make it itself.
+        mode := case
+            when is_filtered and expected <= case
+                when has_index then greatest(list_up_to, prefilter_max * sqrt(row_count / 200000.0))
+                else prefilter_max end then 'exact'
+            else ragpg.dense_mode(row_count, dimensions, has_index)
+        end;
     end if;
 
     wanted := k;
@@ -242,13 +252,17 @@ begin
     if mode = 'ann' then
         -- Among more rows a search of the same breadth finds less: at 600 recall is .996 of 100,000
         -- rows of 384 dimensions and .953 of 500,000, at 1,000 (pgvector's limit) .975.
-        ef_search := least(
-            greatest(ef_search, k, (ef_search * sqrt(row_count / 100000.0))::integer), 1000);
+        breadth := ef_search * greatest(1, sqrt(row_count / 100000.0));
         -- A relaxed scan stops at the last row asked for, in no exact order: with a filter, or near
         -- the breadth of the search, recall needs 8/3 of k.
-        if is_filtered or k * 4 > ef_search then
+        if is_filtered or k * 4 > breadth then
             wanted := k * 8 / 3;
         end if;
+        -- A scan that must go on does so in steps of its breadth, and finds as much in smaller ones.
+        if is_filtered and least(breadth, 1000) * expected < wanted::double precision * row_count then
+            breadth := breadth * 0.75;
+        end if;
+        ef_search := least(greatest(breadth, k), 1000);
         ef_before := current_setting('hnsw.ef_search');
         scan_before := current_setting('hnsw.iterative_scan');
         tuples_before := current_setting('hnsw.max_scan_tuples');
