@@ -8,7 +8,7 @@ update ragpg.staged_chunk
        context_refused = %(context_refused)s,
        contextualized_at = case when %(context)s::text is null then null else now() end,
        embedding = case when %(context)s::text is null then staged_chunk.embedding end
- where staged_chunk.tenant_id = ragpg.current_tenant()
+ where staged_chunk.tenant_id = (select ragpg.current_tenant())
    and staged_chunk.collection_id = %(collection_id)s
    and staged_chunk.document_key = %(key)s
    and staged_chunk.position = %(position)s

@@ -7,7 +7,7 @@ update ragpg.staged_chunk
   from unnest(%(keys)s::text[], %(claims)s::uuid[], %(positions)s::integer[],
               %(embeddings)b::public.halfvec[]) as made(key, claim, position, embedding)
   join ragpg.staged_document
-    on staged_document.tenant_id = ragpg.current_tenant()
+    on staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = made.key
    and staged_document.claim = made.claim

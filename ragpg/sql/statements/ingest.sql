@@ -10,14 +10,14 @@ select document.key, document.content_hash, document.modified_at,
               and context_gap.document_id = document.document_id
               and (not context_gap.context_refused or %(ask_refused)s)) as gap
   from ragpg.document
- where document.tenant_id = ragpg.current_tenant()
+ where document.tenant_id = (select ragpg.current_tenant())
    and document.collection_id = %(collection_id)s
    and document.key = any (%(keys)s);
 
 -- name: refused_contexts
 select count(*) as chunks
   from ragpg.context_gap
- where context_gap.tenant_id = ragpg.current_tenant()
+ where context_gap.tenant_id = (select ragpg.current_tenant())
    and context_gap.collection_id = %(collection_id)s
    and context_gap.context_refused;
 
@@ -26,7 +26,7 @@ select count(*) as chunks
 with locked as materialized (
          select staged_document.key
            from ragpg.staged_document
-          where staged_document.tenant_id = ragpg.current_tenant()
+          where staged_document.tenant_id = (select ragpg.current_tenant())
             and staged_document.collection_id = %(collection_id)s
             and staged_document.key = any (%(keys)s)
           order by staged_document.key
@@ -34,7 +34,7 @@ with locked as materialized (
      )
 delete from ragpg.staged_document
  using locked
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = locked.key;
 
@@ -43,7 +43,7 @@ delete from ragpg.staged_document
 select count(*) > 0 as same,
        coalesce(bool_or(document.content_hash = %(content_hash)s), false) as unchanged
   from ragpg.document
- where document.tenant_id = ragpg.current_tenant()
+ where document.tenant_id = (select ragpg.current_tenant())
    and document.collection_id = %(collection_id)s
    and document.key = %(key)s
    and document.text = %(text)s;
@@ -52,7 +52,7 @@ select count(*) > 0 as same,
 -- When this very text was first staged, if it is what is staged.
 select staged_document.created_at
   from ragpg.staged_document
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = %(key)s
    and staged_document.text = %(text)s;
@@ -63,7 +63,7 @@ insert into ragpg.staged_document (
     tenant_id, collection_id, key, status, attempts, claim, text, content_hash, title, source, tags,
     metadata, modified_at, owner, review_by, expires_at, media_type, page_starts, batched)
 values (
-    ragpg.current_tenant(), %(collection_id)s, %(key)s, 'staged', 1, %(claim)s, %(text)s,
+    (select ragpg.current_tenant()), %(collection_id)s, %(key)s, 'staged', 1, %(claim)s, %(text)s,
     %(content_hash)s, %(title)s, %(source)s, %(tags)s, %(metadata)s, %(modified_at)s, %(owner)s,
     %(review_by)s, %(expires_at)s, %(media_type)s, %(page_starts)s, %(batched)s)
     on conflict (tenant_id, collection_id, key) do update
@@ -87,7 +87,7 @@ select staged_document.key
   from ragpg.staged_document
   join unnest(%(keys)s::text[], %(claims)s::uuid[]) as taken(key, claim)
     on taken.key = staged_document.key and taken.claim = staged_document.claim
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
  order by staged_document.key
    for update of staged_document;
@@ -96,7 +96,7 @@ select staged_document.key
 -- Chunks of an earlier try: negative positions, until stage_chunks has taken what they paid for.
 update ragpg.staged_chunk
    set position = -1 - staged_chunk.position
- where staged_chunk.tenant_id = ragpg.current_tenant()
+ where staged_chunk.tenant_id = (select ragpg.current_tenant())
    and staged_chunk.collection_id = %(collection_id)s
    and staged_chunk.document_key = any (%(keys)s);
 
@@ -128,7 +128,7 @@ with given as (
            from ragpg.document
            join ragpg.chunk using (tenant_id, document_id)
            join ragpg.embedding using (tenant_id, chunk_id)
-          where document.tenant_id = ragpg.current_tenant()
+          where document.tenant_id = (select ragpg.current_tenant())
             and document.collection_id = %(collection_id)s
             and document.key = any (%(keys)s)
      ),
@@ -141,7 +141,7 @@ with given as (
                 row_number() over (partition by staged_chunk.document_key, staged_chunk.text_hash
                                    order by staged_chunk.position desc) as nth
            from ragpg.staged_chunk
-          where staged_chunk.tenant_id = ragpg.current_tenant()
+          where staged_chunk.tenant_id = (select ragpg.current_tenant())
             and staged_chunk.collection_id = %(collection_id)s
             and staged_chunk.document_key = any (%(keys)s)
             and staged_chunk.position < 0
@@ -150,7 +150,7 @@ insert into ragpg.staged_chunk (
     tenant_id, collection_id, document_key, position, start, stop, page, section_path,
     table_header, text, text_hash, context, contextualized_at, embedding, window_hash, chunk_id,
     context_error, context_refused)
-select ragpg.current_tenant(), %(collection_id)s, given.key, given.position, given.start,
+select (select ragpg.current_tenant()), %(collection_id)s, given.key, given.position, given.start,
        given.stop, given.page, given.section_path, given.table_header, given.text, given.text_hash,
        case when kept.context is null then tried.context else kept.context end,
        case when kept.context is null then tried.contextualized_at
@@ -181,7 +181,7 @@ select ragpg.current_tenant(), %(collection_id)s, given.key, given.position, giv
 
 -- name: drop_set_aside
 delete from ragpg.staged_chunk
- where staged_chunk.tenant_id = ragpg.current_tenant()
+ where staged_chunk.tenant_id = (select ragpg.current_tenant())
    and staged_chunk.collection_id = %(collection_id)s
    and staged_chunk.document_key = any (%(keys)s)
    and staged_chunk.position < 0;
@@ -200,7 +200,7 @@ select staged_chunk.document_key, staged_chunk.position, staged_chunk.start, sta
               and awaited.document_key = staged_chunk.document_key
               and awaited.text_hash = staged_chunk.text_hash) as waiting
   from ragpg.staged_chunk
- where staged_chunk.tenant_id = ragpg.current_tenant()
+ where staged_chunk.tenant_id = (select ragpg.current_tenant())
    and staged_chunk.collection_id = %(collection_id)s
    and staged_chunk.document_key = any (%(keys)s)
  order by staged_chunk.document_key, staged_chunk.position;
@@ -214,7 +214,7 @@ select staged_document.key,
               and open_context.collection_id = staged_document.collection_id
               and open_context.document_key = staged_document.key) as ready
   from ragpg.staged_document
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.batched
    and staged_document.status = 'staged'
@@ -223,7 +223,7 @@ select staged_document.key,
 -- name: claim_batched
 update ragpg.staged_document
    set claim = %(claim)s, updated_at = now()
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = %(key)s
    and staged_document.batched
@@ -244,12 +244,12 @@ select published.key, published.document_id, published.revision, published.chunk
 insert into ragpg.staged_document (
     tenant_id, collection_id, key, status, attempts, last_error, text, content_hash, tags,
     metadata, media_type, page_starts)
-select ragpg.current_tenant(), %(collection_id)s, %(key)s, %(status)s, 1, %(last_error)s, '', '',
+select (select ragpg.current_tenant()), %(collection_id)s, %(key)s, %(status)s, 1, %(last_error)s, '', '',
        '{}', '{}', 'text', '{}'
  where %(claim)s::uuid is null
     or exists (
            select from ragpg.staged_document
-            where staged_document.tenant_id = ragpg.current_tenant()
+            where staged_document.tenant_id = (select ragpg.current_tenant())
               and staged_document.collection_id = %(collection_id)s
               and staged_document.key = %(key)s
               and staged_document.claim = %(claim)s)
@@ -264,14 +264,14 @@ with held as materialized (
            from ragpg.staged_document
            join unnest(%(keys)s::text[], %(claims)s::uuid[]) as claimed(key, claim)
              on claimed.key = staged_document.key and claimed.claim = staged_document.claim
-          where staged_document.tenant_id = ragpg.current_tenant()
+          where staged_document.tenant_id = (select ragpg.current_tenant())
             and staged_document.collection_id = %(collection_id)s
             for update of staged_document skip locked
      )
 update ragpg.staged_document
    set updated_at = now()
   from held
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = held.key
    and staged_document.claim = held.claim
@@ -284,7 +284,7 @@ with held as materialized (
            from ragpg.staged_document
            join unnest(%(keys)s::text[], %(claims)s::uuid[]) as claimed(key, claim)
              on claimed.key = staged_document.key and claimed.claim = staged_document.claim
-          where staged_document.tenant_id = ragpg.current_tenant()
+          where staged_document.tenant_id = (select ragpg.current_tenant())
             and staged_document.collection_id = %(collection_id)s
           order by staged_document.key
             for update of staged_document
@@ -293,7 +293,7 @@ update ragpg.staged_document
    set last_error = %(last_error)s, updated_at = now(),
        status = case when staged_document.batched then staged_document.status else 'failed' end
   from held
- where staged_document.tenant_id = ragpg.current_tenant()
+ where staged_document.tenant_id = (select ragpg.current_tenant())
    and staged_document.collection_id = %(collection_id)s
    and staged_document.key = held.key
    and staged_document.claim = held.claim
@@ -310,7 +310,7 @@ select overview.key, overview.title, overview.revision, overview.media_type, ove
   from ragpg.collection
   join ragpg.document_overview as overview
     on overview.tenant_id = collection.tenant_id and overview.collection = collection.name
- where collection.tenant_id = ragpg.current_tenant()
+ where collection.tenant_id = (select ragpg.current_tenant())
    and collection.collection_id = ragpg.collection_number(%(collection)s)
    and (%(key_prefix)s::text is null or overview.key ^@ %(key_prefix)s)
    and (%(after)s::text is null or overview.key > %(after)s)
@@ -322,6 +322,6 @@ select document.key, document.text, document.title, document.source, document.ta
        document.metadata, document.modified_at, document.owner, document.review_by,
        document.expires_at, document.media_type, document.page_starts
   from ragpg.document
- where document.tenant_id = ragpg.current_tenant()
+ where document.tenant_id = (select ragpg.current_tenant())
    and document.collection_id = ragpg.collection_number(%(collection)s)
    and document.key = %(key)s;
