@@ -53,31 +53,34 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     whole text := lower(written);
+    has_dash boolean := strpos(whole, '-') > 0;
     found text[] := '{}';
     level text;
 begin
-    if whole ~ '^v[0-9]+[.][0-9]' then
+    if whole ^@ 'v' and whole ~ '^v[0-9]+[.][0-9]' then
         found := found || substr(whole, 2);
     end if;
-    if whole ~ '[/:@#]' then
-        foreach level in array regexp_split_to_array(whole, '[/:@#]+') loop
-            if level ~ '[-_.]' then
+    if translate(whole, '/:@#', '') <> whole then
+        foreach level in array string_to_array(translate(whole, ':@#', '///'), '/') loop
+            if translate(level, '-_.', '') <> level then
                 found := found || level;
             end if;
         end loop;
     end if;
-    if whole ~ '[.]' then
-        foreach level in array regexp_split_to_array(whole, '[./:@#]+') loop
-            if level ~ '[-_]' then
+    if strpos(whole, '.') > 0 then
+        foreach level in array string_to_array(translate(whole, '/:@#', '....'), '.') loop
+            if translate(level, '-_', '') <> level then
                 found := found || level;
             end if;
         end loop;
     end if;
-    foreach level in array regexp_split_to_array(written, '[-./:@#]+') loop
-        if whole ~ '-' and lower(level) ~ '[^_]_' or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]' then
-            found := found || lower(level);
-        end if;
-    end loop;
+    if written <> whole or has_dash and strpos(whole, '_') > 0 then
+        foreach level in array string_to_array(translate(written, './:@#', '-----'), '-') loop
+            if has_dash and lower(level) ~ '[^_]_' or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]' then
+                found := found || lower(level);
+            end if;
+        end loop;
+    end if;
     return found;
 end $$;
 comment on function ragpg._levels(text) is
@@ -94,6 +97,11 @@ declare
         || '|\y[A-Z]{2,8} ?[0-9]{2,}\y'
         || '|[0-9A-Za-z]*(?:[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])[0-9A-Za-z]*'
         || '|\y[A-Z]{2,5}\y';
+    hit text;
+    place integer := 0;
+    original text;
+    level text;
+    written text := '';
 begin
     -- These are rare, and trying them too at every character takes longer than all the others.
     if text ~ '[A-Za-z](?:\+\+|#)|[A-Z]&[A-Z]|\.NET|^[A-Z][a-z]{1,3}$|[a-z0-9,] [A-Z][a-z]{1,3}(?:[^a-z]|$)' then
@@ -105,22 +113,32 @@ begin
             -- Not the head of a compound: Err-1042 is one whole, whatever stands before it.
             || '|[a-z0-9,] (?:[A-Z][a-z]{1,3}\y(?![-./:@#]+[0-9A-Za-z_\u00aa-\u1fff]))';
     end if;
-    if text !~ pattern then
-        return '';
-    end if;
-    return (
-        -- The cast brings the places of equal lexemes together.
-        select coalesce(string_agg('''' || lexeme || ''':' || least(place, 16383), ' ')::tsvector, '')
-          from regexp_matches(text, '(' || pattern || ')', 'g') with ordinality as match(hit, place),
-               lateral (select case
-                            when hit[1] ~ '^[a-z0-9,] ' then substr(hit[1], 3)
-                            when hit[1] ~ '^[A-Z]{2,8} ?[0-9]+$'
-                            then regexp_replace(hit[1], '^([A-Z]+) ?', '\1-')
-                            else left(hit[1], 200) end as original) as written,
-               unnest(array[lower(original)] || case
-                   when original ~ '[./:@#]|-.*(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])|(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]).*-'
-                   then ragpg._levels(original) end) as lexeme
-         where length(lexeme) >= 2);
+    -- A statement for the whole costs more than all the steps that a loop takes for a few of them, and
+    -- an expression more than a comparison.
+    foreach hit in array array(
+        select match[1] from regexp_matches(text, '(' || pattern || ')', 'g') as match) loop
+        place := least(place + 1, 16383);
+        original := case
+            when substr(hit, 2, 1) = ' ' then substr(hit, 3)
+            when strpos('0123456789', right(hit, 1)) > 0 and hit ~ '^[A-Z]{2,8} ?[0-9]+$'
+            then regexp_replace(hit, '^([A-Z]+) ?', '\1-')
+            else left(hit, 200) end;
+        if length(original) >= 2 then
+            written := written || '''' || lower(original) || ''':' || place || ' ';
+        end if;
+        if translate(original, './:@#', '') <> original
+           or strpos(original, '-') > 0
+              and original ~ '-.*(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])|(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]).*-'
+        then
+            foreach level in array ragpg._levels(original) loop
+                if length(level) >= 2 then
+                    written := written || '''' || level || ''':' || place || ' ';
+                end if;
+            end loop;
+        end if;
+    end loop;
+    -- The cast brings the places of equal lexemes together.
+    return written::tsvector;
 end $$;
 comment on function ragpg._compounds(text) is
     'Identifiers, codes, paths, versions and capitals of a text, whole and at each level, unstemmed.';
@@ -152,7 +170,7 @@ begin
         end loop;
         return lexemes;
     end if;
-    if words ~ '[^\u0001-\u007f]' then
+    if octet_length(words) <> length(words) then
         words := translate(normalize(words, NFKC), E'،؛؟।॥\u00ad\ufeff', '     ');
         if words ~ '[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]' then
             lexemes := ragpg._pairs(words);
