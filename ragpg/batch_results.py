@@ -18,7 +18,7 @@ from ragpg.errors import InvalidProviderResponse, ProviderError
 from ragpg.staging import Transaction, hold_collection, record_usage
 from ragpg.types import Usage
 
-SET_CONTEXT = statements("contextualize")["set_context"]
+SET_CONTEXTS = statements("contextualize")["set_contexts"]
 
 # A chunk whose request passes away as often as this is a visible gap and is not asked for again.
 MAX_ATTEMPTS = 3
@@ -207,15 +207,15 @@ async def _store(
         tally.again += 1
         return
     await conn.execute(
-        SET_CONTEXT,
+        SET_CONTEXTS,
         {
             "collection_id": collection_id,
             "key": chunk["document_key"],
             "claim": place["claim"],
-            "position": place["position"],
-            "context": context,
-            "context_error": result.error if context is None else None,
-            "context_refused": context is None and result.refused,
+            "positions": [place["position"]],
+            "contexts": [context],
+            "context_errors": [result.error if context is None else None],
+            "context_refused": [context is None and result.refused],
         },
     )
     if context is None:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ragpg.dsn import connect_args
+from ragpg.vectors import HalfVectors, HalfVectorsDumper
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -48,6 +49,7 @@ async def make_ready(conn: Connection) -> None:
         info = await TypeInfo.fetch(conn, f"public.{name}")
         if info is not None:
             register(conn, info)
+    conn.adapters.register_dumper(HalfVectors, HalfVectorsDumper)
     # The driver reads no other style, which an administrator may have set for the role.
     if not (conn.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
         await conn.execute("set datestyle = 'ISO'")

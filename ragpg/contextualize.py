@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ragpg.database import statements
 from ragpg.protocols import ContextWriter
 from ragpg.staging import Staged, Transaction, record_usage
 from ragpg.types import Usage, WrittenContext
 
-SET_CONTEXT = statements("contextualize")["set_context"]
+SET_CONTEXTS = statements("contextualize")["set_contexts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +65,28 @@ async def _store(
 ) -> None:
     if not results:
         return
-    parameters = []
-    for result in results:
-        context = None if result.context is None else result.context.replace("\0", "")
-        parameters.append(
+    async with transaction() as conn:
+        for result in results:
+            await record_usage(conn, collection_id, result.usage)
+        await conn.execute(
+            SET_CONTEXTS,
             {
                 "collection_id": collection_id,
                 "key": staged.document.key,
                 "claim": staged.claim,
-                "position": result.position,
-                "context": context,
-                "context_error": result.error if context is None else None,
-                "context_refused": context is None and result.refused,
-            }
+                "positions": [result.position for result in results],
+                **_outcomes(results),
+            },
         )
-    async with transaction() as conn:
-        for result in results:
-            await record_usage(conn, collection_id, result.usage)
-        async with conn.cursor() as cursor:
-            await cursor.executemany(SET_CONTEXT, parameters)
+
+
+def _outcomes(results: Sequence[WrittenContext]) -> dict[str, list[Any]]:
+    """What the statement set_contexts takes of these: a text, or why there is none."""
+    return {
+        "contexts": [
+            None if result.context is None else result.context.replace("\0", "")
+            for result in results
+        ],
+        "context_errors": [result.error if result.context is None else None for result in results],
+        "context_refused": [result.context is None and result.refused for result in results],
+    }

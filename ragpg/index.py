@@ -9,7 +9,6 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
-from pgvector import HalfVector
 
 from ragpg.database import statements
 from ragpg.errors import (
@@ -23,7 +22,7 @@ from ragpg.fanout import fan_out
 from ragpg.protocols import DocumentEmbedder, Embedder, WindowedEmbedder
 from ragpg.staging import Staged, StagedChunk, Transaction, record_usage
 from ragpg.types import Embedded, Usage
-from ragpg.vectors import storable
+from ragpg.vectors import HalfVectors, storable
 
 SET_EMBEDDINGS = statements("index")["set_embeddings"]
 # A batch is stored as a whole, so this is also what a crash loses at most, times those in flight.
@@ -83,8 +82,8 @@ async def index(
 
 
 def _item(staged: Staged, position: int) -> _Item:
-    chunk = staged.chunks[position].chunk()
-    return _Item(staged=staged, position=position, text=chunk.contextualized)
+    text = staged.chunks[position].contextualized
+    return _Item(staged=staged, position=position, text=text)
 
 
 class _Work:
@@ -221,7 +220,7 @@ class _Work:
                     "keys": [item.staged.document.key for item in items],
                     "claims": [item.staged.claim for item in items],
                     "positions": [item.position for item in items],
-                    "embeddings": [HalfVector(row) for row in matrix],
+                    "embeddings": HalfVectors(matrix),
                     "window_hash": window_hash,
                 },
             )

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import CollectionNotFound
-from ragpg.types import Chunk, Document, Usage
+from ragpg.types import Chunk, Document, Usage, contextualized
 
 Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 HOLD_COLLECTION = statements("client")["hold_collection"]
@@ -41,6 +41,11 @@ class StagedChunk:
     context_refused: bool
     window_hash: bytes | None
     waiting: bool
+
+    @property
+    def contextualized(self) -> str:
+        """What embedding and BM25 read of it."""
+        return contextualized(self.context, self.table_header, self.text)
 
     def chunk(self) -> Chunk:
         """The same as the public value."""
