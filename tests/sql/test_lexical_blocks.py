@@ -49,9 +49,9 @@ def fill(conn, home, fewest=1):
 def reaching(conn, home, query, need):
     """What the blocks find, or None where the index is read."""
     row = conn.execute(
-        "select found.chunk_ids from ragpg._query_weights(%(tenant)s, %(collection)s, %(query)s)"
+        "select found from ragpg._query_weights(%(tenant)s, %(collection)s, %(query)s)"
         " as asked, ragpg._reaching(%(tenant)s, %(collection)s, asked.numbers, asked.factors,"
-        " asked.frequencies, asked.chunks, 10, 1500, 0, %(need)s) as found",
+        " asked.frequencies, null, asked.chunks, %(need)s, 0) as found",
         {"tenant": home.tenant, "collection": home.collection, "query": query, "need": need},
     ).fetchone()
     return row[0]
@@ -107,9 +107,10 @@ def test_the_blocks_give_the_exact_ranking_after_every_kind_of_change(eager):
 @pytest.mark.parametrize("sampled", ["null", "1e-9", "2.5", "1e9"])
 def test_a_sampled_score_that_is_far_off_costs_time_and_no_chunk(eager, sampled):
     eager.execute(
-        "create or replace function ragpg._sampled_score(tenant integer, collection integer,"
-        " numbers integer[], factors double precision[], chunks bigint, k integer)"
-        f" returns double precision language sql stable as 'select {sampled}::double precision'"
+        "create or replace function ragpg._sampling(tenant integer, collection integer,"
+        " numbers integer[], factors double precision[], common boolean[], chunks bigint,"
+        " k integer, passes text) returns text language sql stable as $$ select"
+        f" 'select {sampled}::double precision, null::bigint[], null::float, null::float' $$"
     )
     rng = random.Random(16)  # noqa: S311
     home = make_home(eager)

@@ -203,7 +203,7 @@ def test_a_filter_that_is_known_to_be_broad_is_asked_of_the_best_chunks_alone(ow
     call = (
         "select arm.ids, arm.scores, arm.mode from ragpg._lexical_arm(%(tenant)s, %(collection)s,"
         " 'wort5 wort9 wort1', %(k)s, %(sources)s, null, null, null, null, null, null,"
-        " is_broad => {}, scan_up_to => %(scan_up_to)s) as arm"
+        " is_broad => {}, scan_up_to => %(scan_up_to)s, list_up_to => 400) as arm"
     )
     ids, scores, mode = owner.execute(call.format("false"), arguments).fetchone()
     assert mode == "filtered"

@@ -37,6 +37,7 @@ VALUES: dict[str, list[str]] = {
     "integer[]": [f"'{{1,{FOREIGN}}}'"],
     "bigint[]": [f"'{{1,2,{FOREIGN}}}'", "'{}'"],
     "double precision[]": ["'{1,1}'"],
+    "boolean[]": ["'{t,f}'"],
     "oid": ["1"],
     "tsquery": ["'leave'"],
     "tsvector": ["'leave:1'"],

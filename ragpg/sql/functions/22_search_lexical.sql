@@ -306,32 +306,6 @@ end;
 comment on function ragpg._block_scores(integer, integer, integer[], double precision[], double precision, text) is
     'The statement that reads the rough scores of chunks by these lexemes, less taken_off, from some blocks; each lexeme has a column in every block.';
 
-create or replace function ragpg._sampled_score(
-    tenant integer, collection integer, numbers integer[], factors double precision[], chunks bigint,
-    k integer
-) returns double precision
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-set extra_float_digits = 1
-as $$
-declare
-    share double precision := least(1, 4.0 * ragpg._block_rows() / chunks);
-    score double precision;
-begin
-    -- Of the best k so many are in the sample that more come in one case of a hundred; then the
-    -- search is done once more.
-    execute format(
-        'select best.score from (%s) as sample, unnest(sample.scores::real[]) as best(score)'
-        ' where best.score > 0 order by best.score desc offset %s limit 1',
-        ragpg._block_scores(tenant, collection, numbers, factors, 0,
-                            'block.place % greatest(1, block.blocks / 4) = 0'),
-        ceil(k * share + 2.5 * sqrt(k * share)))
-       into score;
-    return score;
-end $$;
-comment on function ragpg._sampled_score(integer, integer, integer[], double precision[], bigint, integer) is
-    'About the rough score of the k-th chunk, rather too low, from four blocks; null where these hold too few matches.';
-
 create or replace function ragpg._in_every_block(
     tenant integer, collection integer, numbers integer[]
 ) returns boolean[]
@@ -350,6 +324,80 @@ begin atomic
 end;
 comment on function ragpg._in_every_block(integer, integer, integer[]) is
     'Of each lexeme, whether every block has a column of it.';
+
+drop function if exists ragpg._sampled_score(integer, integer, integer[], double precision[], bigint, integer);
+
+create or replace function ragpg._sampling(
+    tenant integer, collection integer, numbers integer[], factors double precision[],
+    common boolean[], chunks bigint, k integer, passes text
+) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set extra_float_digits = 1
+as $$
+declare
+    share double precision := least(1, 4.0 * ragpg._block_rows() / chunks);
+    -- Of the best k so many are in the sample that more come in one case of a hundred; then the
+    -- search is done once more.
+    beyond integer := ceil(k * share + 2.5 * sqrt(k * share));
+    common_numbers integer[];
+    common_factors double precision[];
+begin
+    select array_agg(term.number), array_agg(term.factor) into common_numbers, common_factors
+      from unnest(numbers, factors, common) as term(number, factor, common)
+     where term.common;
+    if common_numbers is null then
+        return null;
+    end if;
+    -- A filter is asked of few: where a fortieth of the best would not do, it is no broad one.
+    return format(
+        'select best.score, null::bigint[], null::double precision, null::double precision'
+        ' from (select sampled.* from (%s) as sample, unnest(sample.scores::real[]%s)'
+        ' where sampled.score > 0 order by sampled.score desc limit %s) as best'
+        ' where true%s order by best.score desc offset %s limit 1',
+        ragpg._block_scores(tenant, collection, common_numbers, common_factors, 0,
+                            'block.place % greatest(1, block.blocks / 4) = 0'),
+        case when passes = '' then ') as sampled(score'
+             else ', sample.chunk_ids) as sampled(score, chunk_id' end,
+        case when passes = '' then beyond + 1 else 40 * (beyond + 1) end,
+        format(passes, 'best'), beyond);
+end $$;
+comment on function ragpg._sampling(integer, integer, integer[], double precision[], boolean[], bigint, integer, text) is
+    'The statement for _gathered that gives about the rough score of the k-th chunk that passes, rather too low, from four blocks, or no row where these hold too few; null where no lexeme has a column in every block, as common tells of each. passes is a condition with %s for the name of the row.';
+
+create or replace function ragpg._gathered(
+    statement text,
+    asked public.sparsevec default null,
+    sources text[] default null,
+    tags_all text[] default null,
+    tags_any text[] default null,
+    modified_from timestamptz default null,
+    modified_before timestamptz default null,
+    key_prefix text default null,
+    filter jsonpath default null,
+    condition tsquery default null,
+    chunk_ids bigint[] default null,
+    passing bigint[] default null,
+    out threshold double precision,
+    out survivors bigint[],
+    out guess double precision,
+    out reach double precision
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(current_setting('ragpg.explain', true), '') <> '' then
+        perform ragpg._note_plan(statement, asked, sources, tags_all, tags_any, modified_from,
+                                 modified_before, key_prefix, filter, condition, chunk_ids, passing);
+    end if;
+    execute statement
+       into threshold, survivors, guess, reach
+      using asked, sources, tags_all, tags_any, modified_from, modified_before, key_prefix, filter,
+            condition, chunk_ids, passing;
+end $$;
+comment on function ragpg._gathered is
+    'The one row of a statement written by the lexical arm, whose plan it notes for explain_hybrid: the k-th rough score, or null if fewer pass, and the chunks near enough to it or above; guess: about the rough score from which on k pass, where it does not say for certain; reach: the rank at which it expects the k-th that passes.';
 
 create or replace function ragpg._scan(
     tenant integer, collection integer, asked public.sparsevec, k integer, slack double precision
@@ -427,11 +475,13 @@ end $$;
 comment on function ragpg._index_visits(bigint[], double precision[], bigint, double precision, integer, double precision) is
     'Of how many chunks the index looks at the lexemes, to find those that reach a score or, where that is null, some good ones. frequencies ascending.';
 
+drop function if exists ragpg._reaching(integer, integer, integer[], double precision[], bigint[], bigint, integer, double precision, bigint, double precision);
+
 create or replace function ragpg._reaching(
     tenant integer, collection integer, numbers integer[], factors double precision[],
-    frequencies bigint[], chunks bigint, k integer, budget double precision, fewest_visits bigint,
-    inout need double precision, out chunk_ids bigint[]
-)
+    frequencies bigint[], common boolean[], chunks bigint, need double precision,
+    fewest_visits bigint
+) returns bigint[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_indexscan = on
@@ -439,83 +489,73 @@ set extra_float_digits = 1
 as $$
 #variable_conflict use_column
 declare
-    common boolean[];
     common_numbers integer[];
     common_factors double precision[];
     keys text;
     others bigint;
     condition text;
-    found bigint[];
-    statements text[];
-    statement text;
+    waiting bigint[];
+    reached bigint[];
+    worded bigint[];
 begin
     -- From some 120 terms on it is faster to score every chunk.
     if cardinality(numbers) > 100
-       or ragpg._index_visits(frequencies, factors, chunks, need, k, budget) < fewest_visits
+       or ragpg._index_visits(frequencies, factors, chunks, need, null, null) < fewest_visits
     then
-        return;
+        return null;
     end if;
-    found := array(
-        select waiting.chunk_id
-          from ragpg.lexeme_waiting as waiting
-         where waiting.tenant_id = tenant and waiting.collection_id = collection
+    waiting := array(
+        select held.chunk_id
+          from ragpg.lexeme_waiting as held
+         where held.tenant_id = tenant and held.collection_id = collection
          limit ragpg._scan_up_to() + 1);
-    if cardinality(found) > ragpg._scan_up_to() then
-        return;
+    if cardinality(waiting) > ragpg._scan_up_to() then
+        return null;
     end if;
-    common := ragpg._in_every_block(tenant, collection, numbers);
     select array_agg(term.number) filter (where term.common),
            array_agg(term.factor) filter (where term.common),
            string_agg(format('''%s.%s''', to_hex(collection), term.number), '|')
                filter (where not term.common),
            sum(term.frequency) filter (where not term.common)
       into common_numbers, common_factors, keys, others
-      from unnest(numbers, factors, frequencies, common) as term(number, factor, frequency, common);
+      from unnest(numbers, factors, frequencies,
+                  coalesce(common, ragpg._in_every_block(tenant, collection, numbers)))
+           as term(number, factor, frequency, common);
     if common_numbers is null then
-        return;
-    end if;
-    need := coalesce(need, ragpg._sampled_score(
-        tenant, collection, common_numbers, common_factors, chunks, k));
-    if need is null then
-        return;
+        return null;
     end if;
     -- From a vector of bits to the places of those that are set.
-    statements := array[format(
-        'select array(select hit.chunk_id'
-        ' from (select public.binary_quantize(scored.scores) as bits, scored.chunk_ids from (%s) as scored'
-        ' offset 0) as reached, lateral (select reached.chunk_ids[found.place] as chunk_id from ('
-        'select sum(length(part.zeros) + 1) over (order by part.number) as place, part.number,'
-        ' count(*) over () as parts'
-        ' from string_to_table(reached.bits::text, ''1'') with ordinality as part(zeros, number)'
-        ') as found where found.number < found.parts) as hit)',
-        ragpg._block_scores(tenant, collection, common_numbers, common_factors,
-                            need * (1 - 1e-5), 'true'))];
+    select gathered.survivors into reached
+      from ragpg._gathered(format(
+          'select null::double precision, array(select hit.chunk_id'
+          ' from (select public.binary_quantize(scored.scores) as bits, scored.chunk_ids from (%s) as scored'
+          ' offset 0) as reached, lateral (select reached.chunk_ids[found.place] as chunk_id from ('
+          'select sum(length(part.zeros) + 1) over (order by part.number) as place, part.number,'
+          ' count(*) over () as parts'
+          ' from string_to_table(reached.bits::text, ''1'') with ordinality as part(zeros, number)'
+          ') as found where found.number < found.parts) as hit),'
+          ' null::double precision, null::double precision',
+          ragpg._block_scores(tenant, collection, common_numbers, common_factors,
+                              need * (1 - 1e-5), 'true'))) as gathered;
     if keys is not null then
         -- The blocks do not tell what a chunk with one of the other terms can reach.
         if others > 4000 then
             condition := ragpg._beating(collection, numbers, factors, need);
         end if;
-        condition := concat('(', keys, ')', '&(' || condition || ')');
-        statements := statements || format(
-            'select array(select vector.chunk_id from ragpg.lexeme_vector as vector'
-            ' where vector.tenant_id + 0 = %s and vector.collection_id + 0 = %s and vector.indexed'
-            ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2)',
-            tenant, collection);
+        select gathered.survivors into worded
+          from ragpg._gathered(format(
+              'select null::double precision, array('
+              'select vector.chunk_id from ragpg.lexeme_vector as vector'
+              ' where vector.tenant_id + 0 = %s and vector.collection_id + 0 = %s and vector.indexed'
+              ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $9),'
+              ' null::double precision, null::double precision',
+              tenant, collection),
+              condition => concat('(', keys, ')', '&(' || condition || ')')::tsquery) as gathered;
     end if;
-    chunk_ids := found;
-    foreach statement in array statements loop
-        if coalesce(current_setting('ragpg.explain', true), '') <> '' then
-            perform ragpg._note_plan(
-                statement, null::public.sparsevec, condition::tsquery, null::bigint[], null::text[],
-                null::text[], null::text[], null::timestamptz, null::timestamptz, null::text,
-                null::jsonpath);
-        end if;
-        execute statement into found using null::public.sparsevec, condition::tsquery;
-        chunk_ids := chunk_ids || found;
-    end loop;
+    return waiting || reached || worded;
 end $$;
-comment on function ragpg._reaching(integer, integer, integer[], double precision[], bigint[], bigint, integer, double precision, bigint, double precision) is
-    'The chunks that can have the rough score need or more, found by way of the blocks, and perhaps some that cannot or are gone; need is sampled if it is null. Null where the index of lexemes would visit fewer chunks than fewest_visits, or the blocks hold too few chunks. frequencies ascending.';
+comment on function ragpg._reaching(integer, integer, integer[], double precision[], bigint[], boolean[], bigint, double precision, bigint) is
+    'The chunks that can have the rough score need or more, found by way of the blocks, and perhaps some that cannot or are gone. Null where the index of lexemes would visit fewer chunks than fewest_visits, or the blocks hold too few chunks. frequencies ascending; common: what _in_every_block says, if it is known.';
 
 create or replace function ragpg._lexical_arm(
     tenant integer,
@@ -532,7 +572,7 @@ create or replace function ragpg._lexical_arm(
     passing bigint[] default null,
     is_broad boolean default null,
     scan_up_to integer default ragpg._scan_up_to(),
-    list_up_to integer default 20000,
+    list_up_to integer default null,
     out ids bigint[],
     out scores double precision[],
     out mode text,
@@ -549,6 +589,9 @@ set max_parallel_workers_per_gather = 0
 set enable_seqscan = off
 set enable_indexscan = on
 set work_mem = '64MB'
+-- By its usual value the planner reads the entries of the whole tenant to spare a filter the rows of
+-- other tenants: 30 ms for 5,000 rows of 500,000, and 8 without.
+set random_page_cost = 1.1
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -559,29 +602,39 @@ declare
     slack double precision;
     asked public.sparsevec;
     conditions text;
-    -- Of the filter: the condition on a chunk before it is scored, or the one on a scored chunk.
-    inside text := '';
-    asking text := '';
-    ranked text := 'matched';
-    rated text;
-    gather text;
-    statement text;
-    -- For ragpg.explain_hybrid, which shows each statement's plan.
-    explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
-    by_index text;
+    listing text;
+    expected double precision;
     within bigint[] := passing;
+    -- Of the filter: the condition on a scored chunk, with %s for the name of the row.
+    passes text := '';
+    rated text;
+    -- Where the planner sees how many there are, it at times reads the whole collection for some of it.
+    listed constant text := ' and vector.chunk_id = any (array(select unnest($10)))';
+    gather text;
+    -- Asks the filter of a few of the best chunks only, to guess how far down the k-th that passes is.
+    probe text;
+    sampling text;
+    by_index text;
+    by_blocks text;
     threshold double precision;
     survivors bigint[];
+    guess double precision;
+    reach double precision;
     condition text;
-    complete boolean;
+    complete boolean := false;
     scattered boolean;
-    -- Of the blocks: the chunks to be scored, and the score from which on they are all there.
-    by_blocks text;
     worth_blocks bigint;
+    common boolean[];
     reaching bigint[];
-    need double precision;
-    exact boolean := false;
-    budget double precision := greatest(1500, 8 * k);
+    -- The rough score from which on all chunks are looked for, whether k that pass are known to have
+    -- it, and whether the blocks say so.
+    target double precision;
+    is_certain boolean := false;
+    is_sampled boolean := false;
+    is_probing boolean;
+    -- At which rank the k-th that passes may be.
+    depth double precision := k;
+    budget double precision;
 begin
     select asked.numbers, asked.factors, asked.frequencies, asked.chunks, asked.average_length,
            asked.reference_length
@@ -602,69 +655,106 @@ begin
     slack := least(1, average / reference) / greatest(1, average / reference) * (1 - 1e-5);
 
     filter := ragpg._own_filter(collection, filter);
-    -- Fixed texts; values are parameters, and numbers are integers by type.
+    -- Fixed texts; values are parameters, numbered as _planned_rows has them, and numbers are integers
+    -- by type.
     conditions := concat(
-        case when sources is not null then ' and embedding.source = any ($4)' end,
-        case when tags_all is not null then ' and embedding.tags @> $5' end,
-        case when tags_any is not null then ' and embedding.tags && $6' end,
-        case when modified_from is not null then ' and embedding.modified_at >= $7' end,
-        case when modified_before is not null then ' and embedding.modified_at < $8' end,
-        case when key_prefix is not null then ' and embedding.document_key ^@ $9' end,
-        case when filter is not null then ' and embedding.attributes @@ $10' end);
-    if conditions <> '' and within is null and not coalesce(is_broad, false) then
-        statement := format(
-            'select array(select embedding.chunk_id from ragpg.embedding'
-            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s)',
+        case when sources is not null then ' and embedding.source = any ($2)' end,
+        case when tags_all is not null then ' and embedding.tags @> $3' end,
+        case when tags_any is not null then ' and embedding.tags && $4' end,
+        case when modified_from is not null then ' and embedding.modified_at >= $5' end,
+        case when modified_before is not null then ' and embedding.modified_at < $6' end,
+        case when key_prefix is not null then ' and embedding.document_key ^@ $7' end,
+        case when filter is not null then ' and embedding.attributes @@ $8' end);
+    -- Of M chunks that pass among N the k-th best has rank k * N / M. To list and score M takes as long
+    -- as to score and ask down to that rank where M * M is some 4 k N, measured at 50,000 and 500,000.
+    list_up_to := coalesce(list_up_to, least(20000, sqrt(5.0 * k * chunks))::integer);
+    if conditions <> '' and within is null then
+        listing := format(
+            'select null::double precision, array(select embedding.chunk_id from ragpg.embedding'
+            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s),'
+            ' null::double precision, null::double precision',
             tenant, collection, conditions, list_up_to + 1);
-        if explained then
-            perform ragpg._note_plan(
-                statement, null::public.sparsevec, null::tsquery, null::bigint[], sources, tags_all,
-                tags_any, modified_from, modified_before, key_prefix, filter);
+        -- A wrong estimate costs time only. A filter names its collection itself.
+        if chunks > list_up_to then
+            expected := ragpg._planned_rows(
+                ' from ragpg.embedding where '
+                || case when filter is null then 'embedding.collection_id = ' || collection
+                        else 'true' end || conditions,
+                null, sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
+                filter);
         end if;
-        execute statement
-           into within
-          using null::public.sparsevec, null::tsquery, null::bigint[], sources, tags_all, tags_any,
-                modified_from, modified_before, key_prefix, filter;
-        if cardinality(within) > list_up_to then
-            within := null;
+        -- Of metadata the planner knows some hundred values: a list that gets too long costs less than
+        -- to ask of thousands what few pass.
+        if not coalesce(is_broad, false)
+           and coalesce(expected <= list_up_to * case when filter is null then 0.8 else 1.5 end, true)
+        then
+            select gathered.survivors into within
+              from ragpg._gathered(listing, asked, sources, tags_all, tags_any, modified_from,
+                                   modified_before, key_prefix, filter) as gathered;
+            if cardinality(within) > list_up_to then
+                within := null;
+                listing := null;
+            end if;
         end if;
     end if;
     if within = '{}' then
         return;
     end if;
-    if within is not null then
-        inside := ' and vector.chunk_id = any ($3)';
-    elsif conditions <> '' then
-        -- Asked from the best chunk down and no further than k that pass, since most pass and each
-        -- question is a look-up.
-        asking := format(
+    if within is not null and cardinality(within) > list_up_to then
+        passes := ' and %1$s.chunk_id = any ($11)';
+        expected := cardinality(within);
+    elsif within is null and conditions <> '' then
+        passes := format(
             ' and (select true from ragpg.embedding where embedding.tenant_id = %s'
-            ' and embedding.chunk_id = matched.chunk_id%s offset 0)', tenant, conditions);
-        ranked := '(select matched.* from matched order by matched.rough desc offset 0) as matched';
+            ' and embedding.chunk_id = %%1$s.chunk_id%s offset 0)', tenant, conditions);
     end if;
+    if passes <> '' then
+        depth := least(k * chunks / greatest(expected, list_up_to, 1), chunks);
+    end if;
+    mode := case when within is not null and passes = '' then 'filtered'
+                 when chunks <= scan_up_to then 'scan' else 'index' end;
+
     -- offset 0, so that a row's score is computed once and not again for the condition on it.
     rated := format(
         'select vector.chunk_id, -(vector.weights operator(public.<#>) $1) as rough'
         ' from ragpg.lexeme_vector as vector where vector.tenant_id%s = %s'
         ' and vector.collection_id%s = %s'
         ' and (vector.expires_at is null or vector.expires_at > now())%s offset 0',
-        '%1$s', tenant, '%1$s', collection, inside || '%2$s');
-    gather := format(
-        'with matched as materialized (select scored.* from (%s) as scored'
-        ' where scored.rough > 0),'
-        ' bar as (select matched.rough from %s where true%s order by matched.rough desc offset %s limit 1)'
-        ' select (select bar.rough from bar), array_agg(matched.chunk_id) from matched'
-        ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s%s',
-        '%s', ranked, asking, k - 1, slack, asking);
-
-    mode := case when within is not null then 'filtered' when chunks <= scan_up_to then 'scan'
-                 else 'index' end;
-    if mode <> 'filtered' then
-        -- Within this function only. The planner knows nothing of the keys and at times prefers to
-        -- read the whole table along its primary key: 435 ms instead of 4 in a million chunks. Who
-        -- scores every chunk has a fifth less to do when a bitmap leads to each page once.
-        perform set_config('enable_indexscan', 'off', true);
+        '%1$s', tenant, '%1$s', collection, '%2$s');
+    gather := 'with matched as materialized (select scored.* from (%s) as scored where scored.rough > 0)';
+    if passes = '' then
+        gather := gather || format(
+            ', bar as (select matched.rough from matched order by matched.rough desc offset %s limit 1)'
+            ' select (select bar.rough from bar), array_agg(matched.chunk_id),'
+            ' null::double precision, null::double precision from matched'
+            ' where matched.rough >= coalesce((select bar.rough from bar), 0) * %s',
+            k - 1, slack);
+    else
+        -- From the best chunk down and no further than k that pass: each question is a look-up.
+        probe := format(
+            '%s, passed as materialized (select asked.* from (select matched.* from matched'
+            ' order by matched.rough desc %s) as asked where true%s order by asked.rough desc limit %s)'
+            ', counted as (select count(*) as passing, min(passed.rough) as rough from passed)',
+            gather, '%s', format(passes, 'asked'), k);
+        gather := format(probe, '%s', 'offset 0') || format(
+            ', bar as (select counted.rough from counted where counted.passing = %s)'
+            ' select (select bar.rough from bar), array(select passed.chunk_id from passed'
+            ' union select matched.chunk_id from matched where matched.rough <= (select bar.rough from bar)'
+            ' and matched.rough >= (select bar.rough from bar) * %s%s),'
+            ' null::double precision, null::double precision',
+            k, slack, format(passes, 'matched'));
+        -- One and a half standard deviations deeper, since less than k costs another round.
+        probe := format(
+            '%s, expected as (select (%s + 1.5 * sqrt(%s)) * least(%s, (select count(*) from matched))'
+            ' / greatest(counted.passing - 1.5 * sqrt(counted.passing), 0.5) as reach from counted)'
+            ' select case when counted.passing = %s then counted.rough end, null::bigint[],'
+            ' (select matched.rough from matched order by matched.rough desc'
+            ' offset (select expected.reach::bigint from expected) limit 1), expected.reach'
+            ' from counted, expected',
+            format(probe, '%s', 'limit ' || 150 + 2 * k), k, k, 150 + 2 * k, k);
     end if;
+    is_probing := passes <> '';
+
     if mode = 'index' then
         keys := array(select format('''%s.%s''', to_hex(collection), term.number)
                         from unnest(numbers) with ordinality as term(number, place)
@@ -673,8 +763,8 @@ begin
         by_index := format(
             rated, ' + 0',
             ' and vector.indexed'
-            ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $2');
-        by_blocks := format(rated, '', ' and vector.chunk_id = any ($3)');
+            ' and ragpg.lexeme_keys(vector.collection_id, vector.weights) @@ $9');
+        by_blocks := format(rated, '', listed);
         worth_blocks := ragpg._worth_blocks(
             chunks, (select count(*)::integer from unnest(frequencies) as frequency
                       where frequency > chunks / 200));
@@ -685,91 +775,109 @@ begin
             by_index := format('(%s) union all (%s)', by_index,
                                format(rated, '', ' and not vector.indexed'));
         end if;
-        -- Twice if the sampled score was too high: then the k-th found is near enough.
-        while not scattered and not exact loop
-            select found.chunk_ids, found.need into reaching, need
-              from ragpg._reaching(tenant, collection, numbers, factors, frequencies, chunks, k,
-                                   budget, worth_blocks, threshold * slack) as found;
-            exit when reaching is null;
-            statement := format(gather, by_blocks);
-            if explained then
-                perform ragpg._note_plan(
-                    statement, asked, null::tsquery, reaching, sources, tags_all,
-                    tags_any, modified_from, modified_before, key_prefix, filter);
+        budget := greatest(1500, 8 * k, 2.5 * depth);
+        if not scattered and cardinality(numbers) <= 100
+           and ragpg._index_visits(frequencies, factors, chunks, null, depth::integer, budget)
+               >= worth_blocks then
+            common := ragpg._in_every_block(tenant, collection, numbers);
+            sampling := ragpg._sampling(tenant, collection, numbers, factors, common, chunks, k,
+                                        passes);
+            if sampling is not null then
+                select gathered.threshold into target
+                  from ragpg._gathered(sampling, asked, sources, tags_all, tags_any, modified_from,
+                                       modified_before, key_prefix, filter,
+                                       passing => within) as gathered;
             end if;
-            execute statement
-               into threshold, survivors
-              using asked, null::tsquery, reaching, sources, tags_all, tags_any, modified_from,
-                    modified_before, key_prefix, filter;
-            exit when threshold is null;
-            exact := threshold * slack >= need;
-        end loop;
-        complete := exact;
-        while threshold is null and not complete loop
-            condition := ragpg._first_condition(keys, frequencies, chunks, k, budget);
-            statement := format(gather, by_index);
-            if explained then
-                perform ragpg._note_plan(
-                    statement, asked, condition::tsquery, within, sources, tags_all,
-                    tags_any, modified_from, modified_before, key_prefix, filter);
-            end if;
-            execute statement
-               into threshold, survivors
-              using asked, condition::tsquery, within, sources, tags_all, tags_any, modified_from,
-                    modified_before, key_prefix, filter;
-            complete := condition = array_to_string(keys, '|');
-            budget := budget * 8;
-        end loop;
-        if not complete and not scattered then
-            select found.chunk_ids into reaching
-              from ragpg._reaching(tenant, collection, numbers, factors, frequencies, chunks, k,
-                                   budget, worth_blocks, threshold * slack) as found;
+            is_sampled := target is not null;
         end if;
-        if not complete and reaching is null then
-            condition := ragpg._beating(collection, numbers, factors, threshold * slack);
+    end if;
+    if mode <> 'filtered' then
+        -- Within this function only. The planner knows nothing of the keys and at times prefers to
+        -- read the whole table along its primary key: 435 ms instead of 4 in a million chunks. Who
+        -- scores every chunk has a fifth less to do when a bitmap leads to each page once.
+        perform set_config('enable_indexscan', 'off', true);
+    end if;
+    while mode = 'index' loop
+        if target is null then
+            condition := ragpg._first_condition(keys, frequencies, chunks, depth::integer, budget);
+            complete := condition = array_to_string(keys, '|');
+            select gathered.threshold, gathered.survivors, gathered.guess, gathered.reach
+              into threshold, survivors, guess, reach
+              from ragpg._gathered(
+                       format(case when is_probing and not complete then probe else gather end, by_index),
+                       asked, sources, tags_all, tags_any, modified_from, modified_before,
+                       key_prefix, filter, condition::tsquery, null, within) as gathered;
+            exit when complete;
+            if threshold is null and reach > list_up_to and listing is not null then
+                -- So few of the best pass that all that pass may be fewer than it would ask.
+                select gathered.survivors into reaching
+                  from ragpg._gathered(listing, asked, sources, tags_all, tags_any, modified_from,
+                                       modified_before, key_prefix, filter) as gathered;
+                if cardinality(reaching) <= list_up_to then
+                    within := reaching;
+                    mode := 'filtered';
+                    exit;
+                end if;
+                listing := null;
+            end if;
+            budget := greatest(2 * budget, least(2 * reach, 8 * budget));
+            target := coalesce(threshold, guess) * slack;
+            is_certain := threshold is not null;
+            continue when target is null;
+        end if;
+        -- Every chunk that can reach it, by way of the blocks or of the index.
+        reaching := null;
+        condition := null;
+        if not scattered then
+            reaching := ragpg._reaching(tenant, collection, numbers, factors, frequencies, common,
+                                        chunks, target,
+                                        case when is_sampled then 0 else worth_blocks end);
+        end if;
+        if reaching is null and is_sampled then
+            -- Too many chunks wait for a block.
+            is_sampled := false;
+            target := null;
+            continue;
+        end if;
+        if reaching is null then
+            condition := ragpg._beating(collection, numbers, factors, target);
             if condition is null and not scattered then
-                select found.chunk_ids into reaching
-                  from ragpg._reaching(tenant, collection, numbers, factors, frequencies, chunks, k,
-                                       budget, 0, threshold * slack) as found;
+                reaching := ragpg._reaching(tenant, collection, numbers, factors, frequencies,
+                                            common, chunks, target, 0);
             end if;
             if condition is null and reaching is null then
                 mode := 'scan';
+                exit;
             end if;
         end if;
-        if not complete and mode = 'index' then
-            statement := format(gather, case when reaching is null then by_index else by_blocks end);
-            if explained then
-                perform ragpg._note_plan(
-                    statement, asked, condition::tsquery, reaching, sources, tags_all,
-                    tags_any, modified_from, modified_before, key_prefix, filter);
-            end if;
-            execute statement
-               into threshold, survivors
-              using asked, condition::tsquery, reaching, sources, tags_all, tags_any, modified_from,
-                    modified_before, key_prefix, filter;
-        end if;
-    end if;
+        select gathered.threshold, gathered.survivors into threshold, survivors
+          from ragpg._gathered(
+                   format(gather, case when reaching is null then by_index else by_blocks end),
+                   asked, sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
+                   filter, condition::tsquery, reaching, within) as gathered;
+        exit when coalesce(is_certain or threshold * slack >= target, false);
+        -- It was guessed too high: once more from the k-th found, or without a guess.
+        target := threshold * slack;
+        is_certain := true;
+        is_sampled := false;
+        is_probing := false;
+    end loop;
     if mode = 'scan' and conditions = '' then
         -- Planned once a session: for a small collection planning would take as long as the search.
-        if explained then
+        if coalesce(current_setting('ragpg.explain', true), '') <> '' then
             perform ragpg._note_plan(
                 format('select * from ragpg._scan(%s, %s, $1, %s, %s)', tenant, collection, k, slack),
-                asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
-                modified_before, key_prefix, filter);
+                asked, sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
+                filter, null, null, null);
         end if;
         select scan.survivors into survivors
           from ragpg._scan(tenant, collection, asked, k, slack) as scan;
     elsif mode <> 'index' then
-        statement := format(gather, format(rated, '', ''));
-        if explained then
-            perform ragpg._note_plan(
-                statement, asked, null::tsquery, within, sources, tags_all,
-                tags_any, modified_from, modified_before, key_prefix, filter);
-        end if;
-        execute statement
-           into threshold, survivors
-          using asked, null::tsquery, within, sources, tags_all, tags_any, modified_from,
-                modified_before, key_prefix, filter;
+        select gathered.survivors into survivors
+          from ragpg._gathered(
+                   format(gather, format(rated, '', case when mode = 'filtered' then listed end)),
+                   asked, sources, tags_all, tags_any, modified_from, modified_before, key_prefix,
+                   filter, null, within, within) as gathered;
     end if;
     perform set_config('enable_indexscan', 'on', true);
     select array_agg(best.chunk_id order by best.score desc, best.chunk_id),
@@ -787,7 +895,7 @@ begin
     end if;
 end $$;
 comment on function ragpg._lexical_arm is
-    'The chunks of highest BM25 score, best first, for search_lexical and search_hybrid, with the weights of the query. mode: scan scores every chunk, as it does anyway in a collection of up to scan_up_to chunks, filtered every chunk that passes a filter, if those are at most list_up_to, index those whose lexemes can reach the k-th score, by the index of lexemes or by blocks. passing and is_broad are what _dense_arm found out about the filter; nulls leave that to this arm.';
+    'The chunks of highest BM25 score, best first, for search_lexical and search_hybrid, with the weights of the query. mode: scan scores every chunk, as it does anyway in a collection of up to scan_up_to chunks, filtered every chunk that passes a filter, if those are at most list_up_to, by default as many as pay, index those whose lexemes can reach the k-th score, by the index of lexemes or by blocks, and asks the filter from the best one down. passing and is_broad are what _dense_arm found out about the filter; nulls leave that to this arm.';
 
 create or replace function ragpg._search_lexical(
     tenant integer,
@@ -802,7 +910,7 @@ create or replace function ragpg._search_lexical(
     key_prefix text default null,
     filter jsonpath default null,
     scan_up_to integer default ragpg._scan_up_to(),
-    list_up_to integer default 20000
+    list_up_to integer default null
 )
 returns table (chunk_id bigint, rank integer, score double precision, mode text)
 language sql stable

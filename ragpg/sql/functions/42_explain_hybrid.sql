@@ -51,9 +51,11 @@ end $$;
 comment on function ragpg._note_plan(text, public.halfvec, text[], text[], text[], timestamptz, timestamptz, text, jsonpath, integer, anyelement) is
     'Notes the plan of a statement of the dense arm. Volatile, since EXPLAIN is refused in a stable function.';
 
+drop function if exists ragpg._note_plan(text, public.sparsevec, tsquery, bigint[], text[], text[], text[], timestamptz, timestamptz, text, jsonpath);
+
 create or replace function ragpg._note_plan(
-    statement text, p1 public.sparsevec, p2 tsquery, p3 bigint[], p4 text[], p5 text[], p6 text[],
-    p7 timestamptz, p8 timestamptz, p9 text, p10 jsonpath
+    statement text, p1 public.sparsevec, p2 text[], p3 text[], p4 text[], p5 timestamptz, p6 timestamptz,
+    p7 text, p8 jsonpath, p9 tsquery, p10 bigint[], p11 bigint[]
 ) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -65,13 +67,13 @@ begin
     for line in execute
         'explain (costs off' || case current_setting('ragpg.explain') when 'analyze' then
         ', analyze, buffers off' else '' end || ') ' || statement
-        using p1, p2, p3, p4, p5, p6, p7, p8, p9, p10
+        using p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11
     loop
         lines := lines || line;
     end loop;
     perform ragpg._plan_lines(lines);
 end $$;
-comment on function ragpg._note_plan(text, public.sparsevec, tsquery, bigint[], text[], text[], text[], timestamptz, timestamptz, text, jsonpath) is
+comment on function ragpg._note_plan(text, public.sparsevec, text[], text[], text[], timestamptz, timestamptz, text, jsonpath, tsquery, bigint[], bigint[]) is
     'Notes the plan of a statement of the lexical arm. Volatile, since EXPLAIN is refused in a stable function.';
 
 create or replace function ragpg.explain_hybrid(
