@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
@@ -14,6 +15,7 @@ from ragpg.errors import ClientClosed
 from ragpg.inputs import check_process
 
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 class LoopThread:
@@ -64,3 +66,31 @@ class LoopThread:
 
 async def _nothing() -> None:
     return
+
+
+class Twin(Protocol):
+    """A blocking object: the async one that does the work, and the thread of its loop."""
+
+    @property
+    def inner(self) -> Any:
+        """The async object."""
+
+    @property
+    def portal(self) -> LoopThread:
+        """The thread."""
+
+
+def blocking(
+    method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """The method of a `Twin` that waits for this one of its async object.
+
+    It has the parameters, the result and the documentation of the original, for type checkers,
+    editors and `help` too.
+    """
+
+    @wraps(method)
+    def wait(self: Twin, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return self.portal.call(partial(method, self.inner, *args, **kwargs))
+
+    return wait

@@ -1,39 +1,30 @@
-"""Blocking twins of the async client: the same names, no await. Documentation is on the originals.
+"""Blocking twins of the async client: the same names, no await.
 
 A client runs an event loop in one thread of its own; open it after a fork. Ctrl-C cancels the call
 that it interrupts. A client that is not closed is closed when the process ends. It cannot join a
-transaction of your own blocking psycopg connection.
+transaction of your own blocking psycopg connection. `progress` is called in the client's thread.
 """
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Self
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ragpg.blocking import LoopThread
-from ragpg.care import StaleDocument
+from ragpg.blocking import LoopThread, blocking
 from ragpg.client import AsyncClient
-from ragpg.corpus_sync import SyncReport
-from ragpg.documents import DocumentOverview
+from ragpg.collection import AsyncCollection
 from ragpg.errors import ClientClosed
-from ragpg.evaluate import Measures
-from ragpg.ingest_tally import IngestProgress
-from ragpg.plan import Plan
+from ragpg.filters import Where
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
+from ragpg.retrieve import DEPTH, Weights
 from ragpg.settings import Settings
-from ragpg.sync_search import SearchedCollection
-from ragpg.types import (
-    Document,
-    Enqueued,
-    IngestReport,
-    Qrel,
-    Recipe,
-    StrPath,
-)
+from ragpg.types import Answer, AnswerDelta, Document, Enqueued, Hits
+
+_END = object()
 
 
 class Client:
@@ -62,7 +53,7 @@ class Client:
 
     @classmethod
     def from_env(cls) -> Self:
-        """Blocking twin."""
+        """A client as the environment says."""
         return cls(Settings.from_env())
 
     def __enter__(self) -> Self:
@@ -86,24 +77,13 @@ class Client:
         self._stack.close()
 
     def collection(self, *, tenant: str, name: str) -> Collection:
-        """Blocking twin."""
+        """A handle on a tenant's collection or alias; no I/O."""
         return Collection(self, tenant=tenant, name=name)
 
-    def create_tenant(self, key: str) -> None:
-        """Blocking twin."""
-        self.portal.call(self._inner.create_tenant, key)
-
-    def delete_tenant(self, key: str) -> None:
-        """Blocking twin."""
-        self.portal.call(self._inner.delete_tenant, key)
-
-    def collections(self, *, tenant: str) -> list[dict[str, Any]]:
-        """Blocking twin."""
-        return self.portal.call(lambda: self._inner.collections(tenant=tenant))
-
-    def status(self, *, tenant: str) -> list[dict[str, Any]]:
-        """Blocking twin."""
-        return self.portal.call(lambda: self._inner.status(tenant=tenant))
+    create_tenant = blocking(AsyncClient.create_tenant)
+    delete_tenant = blocking(AsyncClient.delete_tenant)
+    collections = blocking(AsyncClient.collections)
+    status = blocking(AsyncClient.status)
 
     @property
     def settings(self) -> Settings:
@@ -125,183 +105,94 @@ class Client:
         return self._inner
 
 
-class Collection(SearchedCollection):
+class Collection:
     """Blocking twin of `AsyncCollection`."""
 
     def __init__(self, client: Client, *, tenant: str, name: str) -> None:
-        super().__init__(client.inner.collection(tenant=tenant, name=name))
         self._client = client
+        self._inner = client.inner.collection(tenant=tenant, name=name)
         self.tenant = tenant
         self.name = name
 
     @property
-    def _portal(self) -> LoopThread:
+    def portal(self) -> LoopThread:
+        """The thread that the event loop runs in. Raises ClientClosed."""
         return self._client.portal
 
-    def create(self, recipe: Recipe | None = None) -> Recipe:
-        """Blocking twin."""
-        return self._portal.call(self._inner.create, recipe)
+    @property
+    def inner(self) -> AsyncCollection:
+        """The async collection beneath."""
+        return self._inner
 
-    def recipe(self) -> Recipe:
-        """Blocking twin."""
-        return self._portal.call(self._inner.recipe)
+    create = blocking(AsyncCollection.create)
+    recipe = blocking(AsyncCollection.recipe)
+    set_alias = blocking(AsyncCollection.set_alias)
+    drop = blocking(AsyncCollection.drop)
 
-    def set_alias(self, alias: str) -> None:
-        """Blocking twin."""
-        self._portal.call(self._inner.set_alias, alias)
+    ingest = blocking(AsyncCollection.ingest)
+    ingest_files = blocking(AsyncCollection.ingest_files)
+    plan = blocking(AsyncCollection.plan)
+    plan_files = blocking(AsyncCollection.plan_files)
+    sync = blocking(AsyncCollection.sync)
+    resume = blocking(AsyncCollection.resume)
+    enqueue_files = blocking(AsyncCollection.enqueue_files)
+    retry = blocking(AsyncCollection.retry)
 
-    def drop(self) -> None:
-        """Blocking twin."""
-        self._portal.call(self._inner.drop)
+    document = blocking(AsyncCollection.document)
+    documents = blocking(AsyncCollection.documents)
+    rename = blocking(AsyncCollection.rename)
+    delete = blocking(AsyncCollection.delete)
+    stale = blocking(AsyncCollection.stale)
+    expire = blocking(AsyncCollection.expire)
 
-    def ingest(
-        self,
-        documents: Iterable[Document],
-        *,
-        recontextualize: bool = False,
-        batch: bool = False,
-        wait: bool = True,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> IngestReport:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.ingest(
-                documents,
-                recontextualize=recontextualize,
-                batch=batch,
-                wait=wait,
-                progress=progress,
-            )
-        )
+    rerank = blocking(AsyncCollection.rerank)
+    expand = blocking(AsyncCollection.expand)
+    search = blocking(AsyncCollection.search)
+    ground = blocking(AsyncCollection.ground)
+    generate = blocking(AsyncCollection.generate)
+    ask = blocking(AsyncCollection.ask)
+    evaluate = blocking(AsyncCollection.evaluate)
 
-    def ingest_files(
-        self,
-        paths: StrPath | Iterable[StrPath],
-        *,
-        recontextualize: bool = False,
-        batch: bool = False,
-        wait: bool = True,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> IngestReport:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.ingest_files(
-                paths, recontextualize=recontextualize, batch=batch, wait=wait, progress=progress
-            )
-        )
-
-    def plan(
-        self,
-        folder: StrPath,
-        *,
-        recontextualize: bool = False,
-        batch: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Plan:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.plan(
-                folder, recontextualize=recontextualize, batch=batch, progress=progress
-            )
-        )
-
-    def plan_files(
-        self,
-        paths: StrPath | Iterable[StrPath],
-        *,
-        recontextualize: bool = False,
-        batch: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Plan:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.plan_files(
-                paths, recontextualize=recontextualize, batch=batch, progress=progress
-            )
-        )
-
-    def sync(
-        self,
-        folder: StrPath,
-        *,
-        plan: Plan | None = None,
-        allow_removals: bool = False,
-        recontextualize: bool = False,
-        batch: bool = False,
-        wait: bool = True,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> SyncReport:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.sync(
-                folder,
-                plan=plan,
-                allow_removals=allow_removals,
-                recontextualize=recontextualize,
-                batch=batch,
-                wait=wait,
-                progress=progress,
-            )
-        )
-
-    def resume(
-        self,
-        *,
-        wait: bool = True,
-        seed: bool = False,
-        progress: Callable[[IngestProgress], None] | None = None,
-    ) -> IngestReport:
-        """Blocking twin; `progress` is called in the client's thread."""
-        return self._portal.call(
-            lambda: self._inner.resume(wait=wait, seed=seed, progress=progress)
-        )
+    # These differ from their originals: a connection belongs to the loop that opened it.
 
     def enqueue(self, documents: Iterable[Document]) -> Enqueued:
-        """Blocking twin."""
-        return self._portal.call(self._inner.enqueue, documents)
+        """Keep these documents for a worker (`ragpg worker`), which makes them live.
 
-    def enqueue_files(self, paths: StrPath | Iterable[StrPath]) -> Enqueued:
-        """Blocking twin."""
-        return self._portal.call(self._inner.enqueue_files, paths)
+        They are written 64 at a time. A newer version of a waiting document takes its place.
+        """
+        return self.portal.call(self._inner.enqueue, documents)
 
-    def retry(self, keys: Sequence[str] | None = None) -> int:
-        """Blocking twin."""
-        return self._portal.call(self._inner.retry, keys)
-
-    def document(self, key: str) -> Document:
-        """Blocking twin."""
-        return self._portal.call(self._inner.document, key)
-
-    def documents(
-        self, *, key_prefix: str | None = None, after: str | None = None, limit: int = 100
-    ) -> list[DocumentOverview]:
-        """Blocking twin."""
-        return self._portal.call(
-            lambda: self._inner.documents(key_prefix=key_prefix, after=after, limit=limit)
+    def retrieve(
+        self,
+        query: str,
+        *,
+        where: Where | None = None,
+        k: int = 150,
+        depth: int = DEPTH,
+        weights: Weights = Weights(),  # noqa: B008  frozen
+        exclude: Sequence[int] = (),
+        after: int | None = None,
+        deduplicate: bool = False,
+    ) -> Hits:
+        """The `k` best hits of both arms, fused; see `AsyncCollection.retrieve`, without `conn`."""
+        return self.portal.call(
+            lambda: self._inner.retrieve(
+                query,
+                where=where,
+                k=k,
+                depth=depth,
+                weights=weights,
+                exclude=exclude,
+                after=after,
+                deduplicate=deduplicate,
+            )
         )
 
-    def rename(self, key: str, to: str) -> None:
-        """Blocking twin."""
-        self._portal.call(self._inner.rename, key, to)
-
-    def delete(self, key: str) -> bool:
-        """Blocking twin."""
-        return self._portal.call(self._inner.delete, key)
-
-    def stale(self, *, unmodified_days: int | None = None) -> list[StaleDocument]:
-        """Blocking twin."""
-        return self._portal.call(lambda: self._inner.stale(unmodified_days=unmodified_days))
-
-    def expire(self) -> tuple[str, ...]:
-        """Blocking twin."""
-        return self._portal.call(self._inner.expire)
-
-    def evaluate(
-        self,
-        queries: Mapping[str, str],
-        qrels: Iterable[Qrel],
-        *,
-        measures: Sequence[str] = ("ndcg@10", "recall@20", "rr"),
-    ) -> Measures:
-        """Blocking twin."""
-        return self._portal.call(lambda: self._inner.evaluate(queries, qrels, measures=measures))
+    def stream(self, query: str, hits: Hits) -> Iterator[AnswerDelta | Answer]:
+        """The answer as it is written: deltas, then the whole Answer; a plain generator."""
+        iterator = self._inner.stream(query, hits)
+        while True:
+            item = self.portal.call(anext, iterator, _END)
+            if item is _END:
+                return
+            yield item

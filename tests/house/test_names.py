@@ -65,6 +65,14 @@ def test_the_blocking_twin_has_the_same_surface(asynchronous, blocking):
     assert surface(blocking) == surface(asynchronous)
 
 
+def test_help_on_a_blocking_method_is_that_of_its_original():
+    assert inspect.getdoc(Collection.ingest) == inspect.getdoc(AsyncCollection.ingest)
+    assert str(inspect.signature(Collection.ask)) == str(inspect.signature(AsyncCollection.ask))
+    for kind in (Client, Collection):
+        undocumented = [n for n in surface(kind) if not inspect.getdoc(getattr(kind, n))]
+        assert undocumented == []
+
+
 def test_every_error_is_documented_and_drawn_in_the_tree():
     kinds = [
         kind

@@ -45,3 +45,15 @@ def paths(handbook: ragpg.Collection, folder: Path) -> ragpg.IngestReport:
 def script() -> str:
     with ragpg.Client.from_env() as client:
         return client.collection(tenant="acme", name="handbook").ask("leave").text
+
+
+def blocking_signatures(client: ragpg.Client, handbook: ragpg.Collection) -> int:
+    """The twins have the exact signatures of their originals; an unneeded ignore is an error."""
+    handbook.ingest([], wait=1)  # type: ignore[arg-type]
+    handbook.search("leave", deep=5)  # type: ignore[call-arg]
+    handbook.search()  # type: ignore[call-arg]
+    handbook.delete("a", "b")  # type: ignore[call-arg]
+    handbook.retrieve("leave", conn=None)  # type: ignore[call-arg]
+    report: ragpg.Answer = handbook.ingest([])  # type: ignore[assignment]
+    client.status("acme")  # type: ignore[call-arg]
+    return len(report.text)
