@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ragpg.database import Connection, fetch_all, statements
 from ragpg.inputs import checked_count
+from ragpg.json_form import JsonForm
 
 STATEMENTS = statements("care")
 # A thousand years, which the calendar of Postgres can go back.
@@ -14,7 +15,7 @@ MAX_DAYS = 365_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaleDocument:
+class StaleDocument(JsonForm):
     """A live document that is due: `overdue_days` after `review_by`, None where that is not passed.
 
     `age_days` are full days since `modified_at`, None where that is not known.

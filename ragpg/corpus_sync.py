@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ragpg import parse
 from ragpg.database import fetch_rows, statements
 from ragpg.errors import ConflictError, InputError, NotFoundError
+from ragpg.json_form import JsonForm
 from ragpg.plan import REMOVAL_SHARE, Plan
 from ragpg.staging import Transaction, hold_collection
 from ragpg.types import DocumentFailure, IngestReport, StrPath
@@ -20,7 +21,7 @@ STATEMENTS = statements("sync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncReport:
+class SyncReport(JsonForm):
     """What a sync did: `renamed` by old key, `removed`, and `foreign` documents, left alone.
 
     `ingested` is what came of the documents that are in the folder; unchanged ones are in it.

@@ -9,12 +9,13 @@ from typing import Any
 
 from ragpg.database import Connection, fetch_all, statements
 from ragpg.inputs import checked_count, checked_key
+from ragpg.json_form import JsonForm
 
 STATEMENTS = statements("ingest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentOverview:
+class DocumentOverview(JsonForm):
     """A live document without its text, as the view `ragpg.document_overview` has it.
 
     `characters` of its text; `without_context` of its chunks lack one.

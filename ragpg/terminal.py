@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ragpg.json_form import plain
 from ragpg.types import Answer, Hit, Hits, IngestReport, PassedOver
 
 # Characters; a table in a pipe takes only what its cells need.
@@ -54,31 +54,17 @@ def progress_bar() -> Progress:
 
 
 def to_json(value: Any) -> str:
-    """A value of ours as indented JSON."""
-    return json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+    """A value of ours as indented JSON, in the form of its `to_json`."""
+    return json.dumps(plain(value), default=_of_postgres, indent=2, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    for kinds, written in PLAIN:
-        if isinstance(value, kinds):
-            return written(value)
-    return str(value)
-
-
-def _number(value: Decimal) -> float:
-    return int(value) if value == value.to_integral_value() else float(value)
-
-
-# What JSON has no type for, as Postgres or Python would write it.
-PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    ((dt.datetime, dt.date), lambda value: value.isoformat()),
-    (Mapping, dict),
-    (Decimal, _number),
-    (bytes, lambda value: f"\\x{value.hex()}"),
-    ((HalfVector, SparseVector), lambda value: value.to_list()),
-)
+def _of_postgres(value: Any) -> Any:
+    """What JSON has no type for, as Postgres writes it; `ragpg sql` shows anything."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, HalfVector | SparseVector):
+        return value.to_list()
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 def print_hits(hits: Hits, *, limit: int | None = None) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
+from ragpg.json_form import JsonForm
+
 Json = Any
 StrPath = str | os.PathLike[str]
 Purpose = Literal["document", "query"]
@@ -23,7 +25,7 @@ Mode = Literal["retrieved", "whole_corpus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(JsonForm):
     """A source text under the caller's `key`; `text` is what was extracted and is stored.
 
     `page_starts` are the offsets at which pages begin (PDF only). `metadata` holds JSON values;
@@ -117,7 +119,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(JsonForm):
     """What one provider call used. `cost_usd` is None where the price is not known."""
 
     provider: str
@@ -155,7 +157,7 @@ class WrittenContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(JsonForm):
     """A chunk that a search found, best first by `rank`.
 
     `dense_rank` and `lexical_rank` are None where that arm did not return the chunk; both scores
@@ -208,7 +210,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hits(Sequence[Hit]):
+class Hits(JsonForm, Sequence[Hit]):
     """A list of hits with what happened on the way.
 
     `mode` is `retrieved`, or `whole_corpus` for all chunks of a small collection, in reading order.
@@ -252,7 +254,7 @@ class Reranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Citation:
+class Citation(JsonForm):
     """Words of a document that support a part of an answer: `document.text[start:stop] == quote`.
 
     `number` counts from 1 in order of first use in the answer.
@@ -270,7 +272,7 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerBlock:
+class AnswerBlock(JsonForm):
     """A run of the answer's text and the citations that support just this run."""
 
     text: str
@@ -278,7 +280,7 @@ class AnswerBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(JsonForm):
     """A grounded answer. `text` is the blocks joined; `citations` are numbered, each once.
 
     `supported` is False when the documents hold no answer and the text says so. `extractive` is
@@ -303,7 +305,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerDelta:
+class AnswerDelta(JsonForm):
     """A piece of a streamed answer, to be shown as it comes."""
 
     text: str = ""
@@ -311,7 +313,7 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentFailure:
+class DocumentFailure(JsonForm):
     """A document that was not ingested, why, and whether trying again may help."""
 
     key: str
@@ -321,7 +323,7 @@ class DocumentFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassedOver:
+class PassedOver(JsonForm):
     """A file below a folder that was not read: of another kind, or a link out of the folder.
 
     A link to a folder, or to nothing, counts as `link` too.
@@ -332,7 +334,7 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestReport:
+class IngestReport(JsonForm):
     """What an ingest did, by document key. Chunks are counted for created and updated documents.
 
     `waiting` are not live yet: a batch writes their contexts. `contexts_failed` counts chunks of
@@ -359,7 +361,7 @@ class IngestReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enqueued:
+class Enqueued(JsonForm):
     """The keys of documents that wait for a worker, or are live as they are, and what failed."""
 
     queued: tuple[str, ...] = ()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psycopg
+import pytest
 import typer
+from pydantic import SecretStr
 
+import ragpg
 from ragpg.cli import app
+from ragpg.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -44,6 +55,30 @@ def test_ten_lines_of_python_and_ten_of_sql_run_and_find_the_same(database):
             rows = conn.execute(statement).fetchall()
             if "search_lexical" in statement:
                 assert len(rows) == 1
+
+
+def test_the_handler_answers_over_http_and_says_what_is_wrong_with_a_request(database):
+    (handler,) = [block for block in blocks("python") if "BaseHTTPRequestHandler" in block]
+    with ragpg.Client(Settings(database_url=SecretStr(database.service_url))) as client:
+        handbook = client.collection(tenant="acme", name="handbook")
+        handbook.ingest([ragpg.Document(key="leave.md", text="Everybody has 30 days of leave.")])
+        names: dict[str, Any] = {"handbook": handbook, "http": http, "json": json, "urllib": urllib}
+        exec(handler, names)  # noqa: S102
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), names["Answers"]) as server:
+            threading.Thread(target=server.serve_forever).start()
+            try:
+                asked = f"http://127.0.0.1:{server.server_port}/?q=How+many+days+of+leave"
+                with urllib.request.urlopen(asked) as response:
+                    answer = ragpg.Answer.from_json(json.load(response))
+                with pytest.raises(urllib.error.HTTPError) as refused:
+                    urllib.request.urlopen(f"{asked}&where=%7B%22year%22:%7B%22~%22:1%7D%7D")  # noqa: S310
+                error = json.load(refused.value)["error"]
+                refused.value.close()
+            finally:
+                server.shutdown()
+    assert [citation.quote for citation in answer.citations] == ["Everybody has 30 days of leave."]
+    assert refused.value.code == 400
+    assert "year" in error
 
 
 def test_every_command_of_the_command_line_is_in_the_readme():
