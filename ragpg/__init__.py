@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ragpg.plan import Plan
     from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
     from ragpg.retrieve import Weights
+    from ragpg.search_explanation import ChunkExplanation
+    from ragpg.search_log import LoggedHit, LoggedSearch, SearchOverview
     from ragpg.settings import Settings
     from ragpg.sync import Client, Collection
 
@@ -55,6 +57,8 @@ _HOME = {
     "plan": ("Plan",),
     "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
     "retrieve": ("Weights",),
+    "search_explanation": ("ChunkExplanation",),
+    "search_log": ("LoggedHit", "LoggedSearch", "SearchOverview"),
     "settings": ("Settings",),
     "sync": ("Client", "Collection"),
     "types": (
@@ -84,6 +88,7 @@ __all__ = [
     "AsyncClient",
     "AsyncCollection",
     "Chunk",
+    "ChunkExplanation",
     "Citation",
     "Client",
     "Collection",
@@ -98,11 +103,14 @@ __all__ = [
     "Hit",
     "Hits",
     "IngestReport",
+    "LoggedHit",
+    "LoggedSearch",
     "PassedOver",
     "Plan",
     "Qrel",
     "Recipe",
     "Reranker",
+    "SearchOverview",
     "Settings",
     "SyncReport",
     "Usage",

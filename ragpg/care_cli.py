@@ -1,8 +1,8 @@
-"""The command line of corpus care: ragpg stale | expire | prune-log."""
+"""The command line of corpus care and of the log: ragpg stale | expire | log | prune-log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,8 @@ from ragpg.inputs import MAX_LOG_DAYS
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
+    from ragpg.search_explanation import ChunkExplanation
+    from ragpg.search_log import LoggedSearch, SearchOverview
 
 app = typer.Typer()
 
@@ -63,6 +65,107 @@ def expire(
     typer.echo(f"{len(keys)} deleted", err=True)
 
 
+@app.command()
+def log(
+    search_id: Annotated[
+        int | None, typer.Argument(min=1, help="One search, with every candidate.")
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Why that search found this chunk_id, or did not.")
+    ] = None,
+    tenant: Tenant = "default",
+    collection: Annotated[
+        str | None, typer.Option("--collection", "-c", help="Of this one alone; name or alias.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many are listed.")] = 20,
+    after: Annotated[
+        int | None, typer.Option(min=1, help="The next page: the last number of the page before.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a tenant's logged searches, newest first, or say what became of one and why."""
+    from ragpg import terminal
+    from ragpg.errors import InputError
+
+    if chunk is not None and search_id is None:
+        raise InputError("--chunk is about one search; give its number, as `ragpg log` lists it")
+
+    async def run(client: AsyncClient) -> Any:
+        if search_id is None:
+            return await client.search_log(
+                tenant=tenant, collection=collection, after=after, limit=limit
+            )
+        if chunk is None:
+            return await client.logged_search(search_id, tenant=tenant)
+        return await client.explain_search(search_id, chunk, tenant=tenant)
+
+    found = with_client(run)
+    if as_json:
+        typer.echo(terminal.to_json(found))
+    elif search_id is None:
+        _print_log(found)
+    elif chunk is None:
+        _print_search(found)
+    else:
+        _print_explanation(found)
+
+
+def _print_log(searches: list[SearchOverview]) -> None:
+    from ragpg import terminal
+
+    if not searches:
+        typer.echo("no search is logged")
+        return
+    terminal.print_table(
+        ("search", "at", "collection", "query", "candidates", "shown", "cited"),
+        [
+            (
+                one.search_id,
+                one.searched_at.isoformat(sep=" ", timespec="seconds"),
+                one.collection,
+                terminal.shortened(one.query, 60),
+                one.candidates,
+                one.shown,
+                one.cited,
+            )
+            for one in searches
+        ],
+    )
+
+
+def _print_search(logged: LoggedSearch) -> None:
+    from ragpg import terminal
+
+    _print_log([logged.search])
+    for sentence in (*logged.search.notices, *logged.search.degraded):
+        typer.echo(sentence)
+    terminal.print_table(
+        ("chunk", "document", "dense", "lexical", "fused", "reranked", "shown", "cited", "text"),
+        [
+            (
+                hit.chunk_id,
+                hit.document_key,
+                hit.dense_rank,
+                hit.lexical_rank,
+                hit.fused_rank,
+                hit.rerank_rank,
+                "yes" if hit.shown else None,
+                "yes" if hit.cited else None,
+                None if hit.beginning is None else terminal.shortened(hit.beginning, 40),
+            )
+            for hit in logged.hits
+        ],
+    )
+
+
+def _print_explanation(why: ChunkExplanation) -> None:
+    from ragpg import terminal
+
+    typer.echo(f"{why.outcome}: {why.reason}")
+    if why.lexemes:
+        terminal.print_table(("word", "adds to BM25"), why.lexemes.items())
+
+
 @app.command(name="prune-log")
 def prune_log(
     tenant: Tenant = "default",
@@ -77,11 +180,8 @@ def prune_log(
     as_json: AsJson = False,
 ) -> None:
     """Delete a tenant's logged searches of so many days ago or earlier, as workers do for all."""
-    from functools import partial
-
     from ragpg import terminal
     from ragpg.errors import InputError
-    from ragpg.retention import prune_log as prune
 
     async def run(client: AsyncClient) -> int:
         days = older_than if older_than is not None else client.settings.search_log_days or None
@@ -89,7 +189,7 @@ def prune_log(
             raise InputError(
                 "RAGPG_SEARCH_LOG_DAYS is 0, which keeps the log; give --older-than DAYS"
             )
-        return await prune(partial(client.transaction, tenant), older_than_days=days)
+        return await client.prune_log(tenant=tenant, older_than_days=days)
 
     pruned = with_client(run)
     if as_json:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ragpg import retention, search_log
 from ragpg.collection import AsyncCollection
 from ragpg.composition import Given, Providers
 from ragpg.database import Connection, fetch_rows, statements
@@ -15,6 +17,8 @@ from ragpg.handle import STATEMENTS
 from ragpg.inputs import checked_name
 from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
 from ragpg.runtime import Runtime
+from ragpg.search_explanation import ChunkExplanation, explain_search
+from ragpg.search_log import LoggedSearch, SearchOverview
 from ragpg.settings import Settings
 
 
@@ -88,6 +92,48 @@ class AsyncClient:
         """Live, queued, retrying, in work, batched, interrupted, failed, no text: by collection."""
         async with self.transaction(tenant) as conn:
             return await fetch_rows(conn, statements("jobs")["status"])
+
+    async def search_log(
+        self,
+        *,
+        tenant: str,
+        collection: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[SearchOverview]:
+        """Logged searches of a tenant, or of one collection of it, newest first.
+
+        At most `limit` (1 to 1000); `after` is the `search_id` of the last one of the page before.
+        Raises TenantNotFound, CollectionNotFound, InputError.
+        """
+        async with self.transaction(tenant) as conn:
+            return await search_log.list_searches(
+                conn, collection=collection, after=after, limit=limit
+            )
+
+    async def logged_search(self, search_id: int, *, tenant: str) -> LoggedSearch:
+        """A logged search (`Hits.search_id`) with the rank of each candidate in each arm.
+
+        Raises SearchNotFound, also for a search of another tenant.
+        """
+        async with self.transaction(tenant) as conn:
+            return await search_log.logged_search(conn, search_id)
+
+    async def explain_search(
+        self, search_id: int, chunk_id: int, *, tenant: str
+    ) -> ChunkExplanation:
+        """Why a logged search returned a chunk, or why it did not. Raises SearchNotFound."""
+        async with self.transaction(tenant) as conn:
+            return await explain_search(conn, search_id, chunk_id)
+
+    async def prune_log(self, *, tenant: str, older_than_days: int) -> int:
+        """Delete a tenant's searches that were logged so many days ago or earlier; how many.
+
+        0 days mean the whole log. Workers do it by `Settings.search_log_days`. Raises InputError.
+        """
+        return await retention.prune_log(
+            partial(self.transaction, tenant), older_than_days=older_than_days
+        )
 
     @asynccontextmanager
     async def transaction(

@@ -9,7 +9,8 @@ RagpgError
 ├── NotFoundError (LookupError)
 │   ├── TenantNotFound
 │   ├── CollectionNotFound
-│   └── DocumentNotFound
+│   ├── DocumentNotFound
+│   └── SearchNotFound            the log of searches has no such search
 ├── ConflictError
 │   ├── CollectionExists
 │   └── RecipeMismatch            the collection was made with another recipe
@@ -86,6 +87,10 @@ class CollectionNotFound(NotFoundError):
 
 class DocumentNotFound(NotFoundError):
     """The collection holds no document with this key."""
+
+
+class SearchNotFound(NotFoundError):
+    """The tenant's log has no search of this number."""
 
 
 class ConflictError(RagpgError):

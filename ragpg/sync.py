@@ -84,6 +84,10 @@ class Client:
     delete_tenant = blocking(AsyncClient.delete_tenant)
     collections = blocking(AsyncClient.collections)
     status = blocking(AsyncClient.status)
+    search_log = blocking(AsyncClient.search_log)
+    logged_search = blocking(AsyncClient.logged_search)
+    explain_search = blocking(AsyncClient.explain_search)
+    prune_log = blocking(AsyncClient.prune_log)
 
     @property
     def settings(self) -> Settings:

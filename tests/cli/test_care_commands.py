@@ -57,3 +57,55 @@ def test_the_log_is_pruned_by_days_or_by_the_setting(ragpg, database, tmp_path: 
     )
     assert "give --older-than DAYS" in for_ever("prune-log", "-t", "acme", code=2).stderr
     assert ragpg("prune-log", "-t", "acme", "--older-than", "0").stdout == "1 searches deleted\n"
+
+
+def test_the_log_lists_searches_and_says_why_a_chunk_was_found_or_not(ragpg, tmp_path: Path):
+    (tmp_path / "leave.md").write_text("Everybody has thirty days of leave.\n")
+    (tmp_path / "pump.md").write_text("Turn the valve.\n")
+    assert "there is no tenant 'acme'" in ragpg("log", "-t", "acme", code=2).stderr
+    ragpg("ingest", str(tmp_path), "-t", "acme")
+    assert ragpg("log", "-t", "acme").stdout == "no search is logged\n"
+    for query in ("leave", "valve"):
+        ragpg("search", query, "-t", "acme", "-k", "1")
+    listed = ragpg("log", "-t", "acme").stdout.splitlines()
+    assert listed[0].split() == [
+        "search",
+        "at",
+        "collection",
+        "query",
+        "candidates",
+        "shown",
+        "cited",
+    ]
+    assert [line.split()[-4:] for line in listed[1:]] == [
+        ["valve", "2", "1", "0"],
+        ["leave", "2", "1", "0"],
+    ]
+    (older,) = json.loads(ragpg("log", "-t", "acme", "--after", "2", "--json").stdout)
+    assert (older["search_id"], older["query"], older["filter"]) == (1, "leave", None)
+    assert older["searched_at"].endswith("+00:00")
+
+    one = ragpg("log", "1", "-t", "acme").stdout.splitlines()
+    assert one[2].split()[:2] == ["chunk", "document"]
+    assert one[3].split()[1:] == [
+        "leave.md",
+        "1",
+        "1",
+        "1",
+        "1",
+        "yes",
+        "Everybody",
+        "has",
+        "thirty",
+        "days",
+        "of",
+        "leave.",
+    ]
+    (shown, other) = json.loads(ragpg("log", "1", "-t", "acme", "--json").stdout)["hits"]
+    why = ragpg("log", "1", "--chunk", str(other["chunk_id"]), "-t", "acme").stdout
+    assert why.startswith("not_shown: it was found (dense rank 2, not found by the lexical arm,")
+    why = ragpg("log", "1", "--chunk", str(shown["chunk_id"]), "-t", "acme").stdout.splitlines()
+    assert why[0].startswith("shown: it was shown: dense rank 1, lexical rank 1,")
+    assert why[2].split()[0] == "leav"
+    assert "has no search 9" in ragpg("log", "9", "-t", "acme", code=2).stderr
+    assert "--chunk is about one search" in ragpg("log", "--chunk", "1", code=2).stderr

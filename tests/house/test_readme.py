@@ -81,6 +81,25 @@ def test_the_handler_answers_over_http_and_says_what_is_wrong_with_a_request(dat
     assert "year" in error
 
 
+def test_the_example_of_the_log_runs(database):
+    (example,) = [block for block in blocks("python") if "search_log" in block]
+    settings = Settings(database_url=SecretStr(database.service_url))
+    with ragpg.Client(settings) as client:
+        handbook = client.collection(tenant="acme", name="handbook")
+        handbook.ingest([ragpg.Document(key="leave.md", text="Everybody has 30 days of leave.")])
+        handbook.ask("days of leave")
+    printed = subprocess.run(
+        [sys.executable, "-c", f"import ragpg\n{example}"],
+        env={**os.environ, "RAGPG_DATABASE_URL": database.service_url},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.splitlines()
+    assert printed[0] == "leave.md 1 1 1 True"
+    assert printed[1].startswith("it was shown and is cited: dense rank 1")
+
+
 def test_every_command_of_the_command_line_is_in_the_readme():
     group = typer.main.get_command(app)
     commands = getattr(group, "commands", {})

@@ -55,5 +55,6 @@ def blocking_signatures(client: ragpg.Client, handbook: ragpg.Collection) -> int
     handbook.delete("a", "b")  # type: ignore[call-arg]
     handbook.retrieve("leave", conn=None)  # type: ignore[call-arg]
     report: ragpg.Answer = handbook.ingest([])  # type: ignore[assignment]
-    client.status("acme")  # type: ignore[call-arg]
-    return len(report.text)
+    client.search_log("acme")  # type: ignore[call-arg]
+    overview: list[ragpg.SearchOverview] = client.search_log(tenant="acme", limit=5)
+    return len(overview) + len(report.text)

@@ -16,6 +16,8 @@ from ragpg.corpus_sync import SyncReport
 from ragpg.documents import DocumentOverview
 from ragpg.errors import InputError
 from ragpg.json_form import JsonForm
+from ragpg.search_explanation import ChunkExplanation
+from ragpg.search_log import LoggedHit, LoggedSearch, SearchOverview
 from ragpg.types import (
     Answer,
     AnswerBlock,
@@ -33,9 +35,9 @@ from ragpg.types import (
 
 DOCS = (Path(__file__).parents[2] / "docs" / "json.md").read_text("utf-8")
 KINDS: tuple[Any, ...] = (
-    Answer, AnswerBlock, AnswerDelta, Citation, Document, DocumentFailure,
-    DocumentOverview, Enqueued, Hit, Hits, IngestReport, PassedOver,
-    StaleDocument, SyncReport, Usage,
+    Answer, AnswerBlock, AnswerDelta, ChunkExplanation, Citation, Document, DocumentFailure,
+    DocumentOverview, Enqueued, Hit, Hits, IngestReport, LoggedHit, LoggedSearch, PassedOver,
+    SearchOverview, StaleDocument, SyncReport, Usage,
 )  # fmt: skip
 BERLIN = dt.timezone(dt.timedelta(hours=2))
 HIT = Hit(
