@@ -99,7 +99,7 @@ def log(
             return await client.logged_search(search_id, tenant=tenant)
         return await client.explain_search(search_id, chunk, tenant=tenant)
 
-    found = with_client(run)
+    found = with_client(run, tenant=tenant)
     if as_json:
         typer.echo(terminal.to_json(found))
     elif search_id is None:
@@ -191,7 +191,7 @@ def prune_log(
             )
         return await client.prune_log(tenant=tenant, older_than_days=days)
 
-    pruned = with_client(run)
+    pruned = with_client(run, tenant=tenant)
     if as_json:
         typer.echo(terminal.to_json({"deleted": pruned}))
     else:

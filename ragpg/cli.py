@@ -241,7 +241,7 @@ def sql(
         _psql(client.url, number)
         return None
 
-    result = with_client(run)
+    result = with_client(run, tenant=tenant)
     if result is None:
         return
     columns, rows = result
@@ -298,5 +298,7 @@ def main() -> None:
     except errors.RagpgError as exc:
         if _options["debug"]:
             raise
-        typer.echo(f"ragpg: {exc}", err=True)
+        notes = getattr(exc, "__notes__", ())
+        said = "; ".join((str(exc).rstrip("."), *notes)) if notes else str(exc)
+        typer.echo(f"ragpg: {said}", err=True)
         sys.exit(_exit_code(exc))

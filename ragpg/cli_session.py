@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ragpg.errors import TenantNotFound
+
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
     from ragpg.collection import AsyncCollection
@@ -17,20 +19,56 @@ Collection = Annotated[str, typer.Option("--collection", "-c", help="Name or ali
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
-def with_client(run: Callable[[AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
-    """What `run` returns, with a client as the environment says."""
+def with_client(
+    run: Callable[[AsyncClient], Coroutine[Any, Any, Any]], *, tenant: str | None = None
+) -> Any:
+    """What `run` returns, with a client as the environment says.
+
+    Where the `tenant` that it works for is not there, the error names those of similar keys.
+    """
     from ragpg.client import AsyncClient as Connected
+    from ragpg.near_tenants import with_near
     from ragpg.settings import Settings
 
     async def inside() -> Any:
         async with Connected(Settings.from_env()) as client:
-            return await run(client)
+            try:
+                return await run(client)
+            except TenantNotFound as exc:
+                if tenant is None or exc.near:
+                    raise
+                raise await with_near(exc, client.transaction, tenant) from exc
 
     return asyncio.run(inside())
 
 
 def with_collection(
-    tenant: str, collection: str, run: Callable[[AsyncCollection], Coroutine[Any, Any, Any]]
+    tenant: str,
+    collection: str,
+    run: Callable[[AsyncCollection], Coroutine[Any, Any, Any]],
+    *,
+    fills: bool = False,
 ) -> Any:
-    """What `run` returns, with a handle on this collection."""
-    return with_client(lambda client: run(client.collection(tenant=tenant, name=collection)))
+    """What `run` returns, with a handle on this collection.
+
+    A tenant that is about to be made, where `run` fills the collection, is told on standard error.
+    """
+
+    async def inside(client: AsyncClient) -> Any:
+        if fills and client.settings.create_tenants:
+            await _tell_new(client, tenant)
+        return await run(client.collection(tenant=tenant, name=collection))
+
+    return with_client(inside, tenant=tenant)
+
+
+async def _tell_new(client: AsyncClient, tenant: str) -> None:
+    from ragpg.near_tenants import near_tenants
+
+    try:
+        async with client.transaction(tenant):
+            return
+    except TenantNotFound:
+        near = await near_tenants(client.transaction, tenant)
+    others = f"; there is {', '.join(map(repr, near))} already" if near else ""
+    typer.echo(f"tenant {tenant!r} is new{others}", err=True)

@@ -47,12 +47,13 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
     ) -> IngestReport:
         """Make these documents live, each whole and at once; unchanged ones cost nothing.
 
-        The tenant and the collection are made, under the default recipe, if they are not there. A
-        document that fails is in `report.failed` and the others go on. `recontextualize` writes
-        new contexts for all chunks of the documents that changed. `batch` has contexts written at
-        half the price within a day; without `wait`, or after an interruption, call it again or
-        `resume`. Raises InputError (the recipe writes no batches), ProviderError or DatabaseError
-        when nothing can go on; what was paid for by then is kept.
+        The collection is made, under the default recipe, if it is not there, and so is the tenant
+        unless `Settings.create_tenants` is off. A document that fails is in `report.failed` and the
+        others go on. `recontextualize` writes new contexts for all chunks of the documents that
+        changed. `batch` has contexts written at half the price within a day; without `wait`, or
+        after an interruption, call it again or `resume`. Raises InputError (the recipe writes no
+        batches), TenantNotFound, ProviderError or DatabaseError when nothing can go on; what was
+        paid for by then is kept.
         """
         how = How(recontextualize=recontextualize, batch=batch, wait=wait, progress=progress)
         return await self._ingest(given(documents), how, from_files=False)

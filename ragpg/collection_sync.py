@@ -179,6 +179,8 @@ class SyncedCollection(CollectionHandle):
         try:
             known = await self._load()
         except (CollectionNotFound, TenantNotFound):
+            if not self._runtime.settings.create_tenants:
+                await self._have_tenant()
             recipe, collection_id = providers.default_recipe(), None
         else:
             recipe, collection_id = known.recipe, known.collection_id

@@ -1,4 +1,4 @@
-"""The command line of deletions: ragpg delete | delete-collection | delete-tenant."""
+"""The command line of tenants and of deletions: ragpg create-tenant | delete-tenant | delete .."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
+
+
+@app.command(name="create-tenant")
+def create_tenant(key: Annotated[str, typer.Argument(help="Key of the tenant.")]) -> None:
+    """Make a tenant; one that is there is left as it is. Needed with RAGPG_CREATE_TENANTS=false."""
+
+    async def run(client: AsyncClient) -> bool:
+        try:
+            await client.collections(tenant=key)
+        except errors.TenantNotFound:
+            await client.create_tenant(key)
+            return True
+        return False
+
+    is_new = with_client(run)
+    typer.echo(f"tenant {key!r} is made" if is_new else f"tenant {key!r} is there already")
 
 
 @app.command()
@@ -65,7 +81,7 @@ def delete_collection(
         )
         await client.collection(tenant=tenant, name=name).drop()
 
-    with_client(run)
+    with_client(run, tenant=tenant)
     typer.echo(f"collection {name!r} is deleted")
 
 
@@ -81,7 +97,7 @@ def delete_tenant(
         _agree(f"tenant {key!r}, with {len(found)} collections, {documents} documents", yes=yes)
         await client.delete_tenant(key)
 
-    with_client(run)
+    with_client(run, tenant=key)
     typer.echo(f"tenant {key!r} is deleted")
 
 

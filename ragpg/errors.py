@@ -78,7 +78,13 @@ class NotFoundError(RagpgError, LookupError):
 
 
 class TenantNotFound(NotFoundError):
-    """No tenant has this key."""
+    """No tenant has this key.
+
+    `near` are keys that it may have been meant for, where they were looked up: they are other
+    tenants, so they stand in a note for the operator's log and never in the message.
+    """
+
+    near: tuple[str, ...] = ()
 
 
 class CollectionNotFound(NotFoundError):

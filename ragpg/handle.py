@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
-from ragpg.errors import CollectionExists, CollectionNotFound, RecipeMismatch
+from ragpg.errors import CollectionExists, CollectionNotFound, RecipeMismatch, TenantNotFound
 from ragpg.inputs import checked_name, checked_recipe
+from ragpg.near_tenants import with_near
 from ragpg.runtime import Runtime
 from ragpg.types import Recipe
 
@@ -39,20 +40,20 @@ class CollectionHandle:
         self._known: Known | None = None
 
     async def create(self, recipe: Recipe | None = None) -> Recipe:
-        """Make the tenant, if need be, and the collection under `recipe`, or the default one.
+        """Make the tenant, if `Settings.create_tenants`, and the collection under its recipe.
 
         A collection that exists under the same recipe is left as it is; an alias counts as the
         collection that it means. Raises InputError for a recipe that cannot be, RecipeMismatch for
         one that this client's providers do not serve, and when the collection exists under another
         recipe; another `whole_corpus_tokens` alone is set, since it changes answers and nothing
-        that is stored, and one that is None is left as it is. Returns the recipe of the collection.
+        that is stored, and one that is None is left as it is. Raises TenantNotFound where tenants
+        are made by `create_tenant` alone. Returns the recipe of the collection.
         """
         wanted = self._runtime.providers.default_recipe() if recipe is None else recipe
         checked_recipe(wanted)
         if recipe is not None:
             self._runtime.providers.require(recipe, self.name)
-        async with self._runtime.transaction(None) as conn:
-            await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
+        await self._have_tenant()
         try:
             async with self.transaction() as conn:
                 await conn.execute(
@@ -106,6 +107,22 @@ class CollectionHandle:
         """
         async with self._runtime.transaction(self.tenant, conn=conn, pipelined=pipelined) as inside:
             yield inside
+
+    async def _have_tenant(self) -> None:
+        runtime = self._runtime
+        if runtime.settings.create_tenants:
+            async with runtime.transaction(None) as conn:
+                await conn.execute(STATEMENTS["create_tenant"], {"key": self.tenant})
+            return
+        try:
+            async with self.transaction():
+                return
+        except TenantNotFound:
+            unknown = TenantNotFound(
+                f"there is no tenant {self.tenant!r}, and RAGPG_CREATE_TENANTS is false; check the"
+                " key, or make it with `ragpg create-tenant` or client.create_tenant"
+            )
+        raise await with_near(unknown, runtime.transaction, self.tenant)
 
     async def _set_whole_corpus_tokens(self, tokens: int) -> None:
         async with self.transaction() as conn:

@@ -198,6 +198,7 @@ async def ingest(
         handle = client.collection(
             tenant=f"ragpg evaluate {tenant}".strip(), name=f"evaluation {uuid.uuid4()}"
         )
+        await client.create_tenant(handle.tenant)
         await handle.create(recipe)
         made.append(handle)
         ingestion = Ingestion(

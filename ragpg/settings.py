@@ -65,6 +65,9 @@ class Settings(BaseSettings):
     actor: str | None = Field(
         None, description="On whose behalf documents change; kept in ragpg.document_history."
     )
+    create_tenants: bool = Field(
+        default=True, description="Make a tenant that is not there when documents come for it."
+    )
     log_searches: bool = Field(default=True, description="Log each search and its candidates.")
     search_log_days: int = Field(
         90, ge=0, le=MAX_LOG_DAYS, description="Then workers delete a logged search; 0 keeps all."

@@ -77,7 +77,7 @@ def ingest(
                 chosen, **how, wait=not no_wait, progress=_following(bar, total)
             )
 
-    result = with_collection(tenant, collection, run)
+    result = with_collection(tenant, collection, run, fills=not (dry_run or resume))
     if dry_run:
         _show_plan(result, as_json=as_json)
         return
@@ -124,7 +124,7 @@ def sync(
                 progress=_following(bar, len(plan.keys("add", "update", "fail"))),
             )
 
-    result = with_collection(tenant, collection, run)
+    result = with_collection(tenant, collection, run, fills=not dry_run)
     if dry_run:
         _show_plan(result, as_json=as_json)
         return

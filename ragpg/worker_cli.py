@@ -27,7 +27,9 @@ def enqueue(
     """Keep documents for a worker; unchanged ones are left out."""
     from ragpg import terminal
 
-    done = with_collection(tenant, collection, lambda handle: handle.enqueue_files(paths))
+    done = with_collection(
+        tenant, collection, lambda handle: handle.enqueue_files(paths), fills=True
+    )
     if as_json:
         typer.echo(terminal.to_json(done))
     else:
@@ -101,7 +103,7 @@ def status(
             }
         return found | {"problems": found["problems"][:problems]}
 
-    found = with_client(run)
+    found = with_client(run, tenant=tenant)
     if as_json:
         typer.echo(terminal.to_json(found))
         return

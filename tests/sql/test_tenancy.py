@@ -19,7 +19,7 @@ GARBAGE = ("1; drop table ragpg.chunk", "1e0", " 1", "1 ", "+1", "01", "1.0", "2
 # What may answer without a tenant: one row about the installation, and functions of their arguments.
 OPEN_TABLES = {"alembic_version", "installation", "dense_setting"}
 OPEN_FUNCTIONS = {"attributes", "contextualized", "create_tenant", "delete_tenant", "dense_index_state",
-                  "dense_mode", "instant", "instants", "tokenize", "use_tenant"}  # fmt: skip
+                  "dense_mode", "instant", "instants", "near_tenants", "tokenize", "use_tenant"}  # fmt: skip
 VALUES: dict[str, list[str]] = {
     "text": ["'docs'", "'handbook.md'", "'leave policy'", "'globex'", "'neighbours'", "'english'"],
     "integer": ["1", "20", str(FOREIGN)],

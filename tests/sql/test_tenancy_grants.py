@@ -19,7 +19,7 @@ FOR_BOTH = {
 FOR_SERVICE = {
     "create_collection", "create_tenant", "delete_collection", "delete_document", "delete_expired",
     "delete_tenant",
-    "enqueue", "hold_collection", "prune_log", "publish", "publish_documents", "rename_document",
+    "enqueue", "hold_collection", "near_tenants", "prune_log", "publish", "publish_documents", "rename_document",
     "set_alias",
     "set_whole_corpus_tokens",
 }  # fmt: skip

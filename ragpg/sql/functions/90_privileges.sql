@@ -83,7 +83,7 @@ grant execute on function
     ragpg.stale_documents(text, integer)
     to ragpg_app, ragpg_reader;
 grant execute on function
-    ragpg.create_tenant(text), ragpg.delete_tenant(text),
+    ragpg.create_tenant(text), ragpg.delete_tenant(text), ragpg.near_tenants(text),
     ragpg.create_collection(text, jsonb), ragpg.set_alias(text, text),
     ragpg.delete_collection(text), ragpg.publish(text, text, uuid),
     ragpg.publish_documents(text, text[], uuid[]), ragpg.delete_document(text, text),

@@ -3,6 +3,9 @@
 -- name: create_tenant
 select ragpg.create_tenant(%(key)s) as tenant_id;
 
+-- name: near_tenants
+select near.near_key from ragpg.near_tenants(%(key)s) as near;
+
 -- name: delete_tenant
 select ragpg.delete_tenant(%(key)s);
 
