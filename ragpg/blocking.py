@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial, wraps
+from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -16,6 +18,7 @@ from ragpg.inputs import check_process
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
+_END = object()
 
 
 class LoopThread:
@@ -33,7 +36,6 @@ class LoopThread:
         for, so that nothing goes on behind the caller's back. Raises InputError after a fork, in
         whose child the thread does not run.
         """
-        check_process(self._process, "where its thread does not run")
         begun, ended = threading.Event(), threading.Event()
 
         async def run() -> Result:
@@ -43,10 +45,7 @@ class LoopThread:
             finally:
                 ended.set()
 
-        try:
-            future = self._portal.start_task_soon(run)
-        except RuntimeError as exc:
-            raise ClientClosed("the client was closed meanwhile; open a new one") from exc
+        future = self._start(run)
         try:
             return future.result()
         except BaseException:
@@ -57,6 +56,36 @@ class LoopThread:
                 if begun.is_set():
                     ended.wait()
             raise
+
+    def iterate(self, items: AsyncIterator[Result]) -> Iterator[Result]:
+        """The items as they come; all are made in one task, to which a limiter's place belongs.
+
+        They do not wait for the caller. Who ends early, or is interrupted, cancels the task. Raises
+        what making them raises, and as `call` does.
+        """
+        made: SimpleQueue[Any] = SimpleQueue()
+
+        async def run() -> None:
+            try:
+                async for item in items:
+                    made.put(item)
+            finally:
+                made.put(_END)
+
+        future = self._start(run)
+        try:
+            while (item := made.get()) is not _END:
+                yield item
+            future.result()
+        finally:
+            future.cancel()
+
+    def _start(self, function: Callable[[], Awaitable[Result]]) -> Future[Result]:
+        check_process(self._process, "where its thread does not run")
+        try:
+            return self._portal.start_task_soon(function)
+        except RuntimeError as exc:
+            raise ClientClosed("the client was closed meanwhile; open a new one") from exc
 
     def close(self) -> None:
         """End the loop after the calls in it."""

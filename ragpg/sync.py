@@ -24,8 +24,6 @@ from ragpg.retrieve import DEPTH, Weights
 from ragpg.settings import Settings
 from ragpg.types import Answer, AnswerDelta, Document, Enqueued, Hits
 
-_END = object()
-
 
 class Client:
     """Blocking twin of `AsyncClient`."""
@@ -194,9 +192,4 @@ class Collection:
 
     def stream(self, query: str, hits: Hits) -> Iterator[AnswerDelta | Answer]:
         """The answer as it is written: deltas, then the whole Answer; a plain generator."""
-        iterator = self._inner.stream(query, hits)
-        while True:
-            item = self.portal.call(anext, iterator, _END)
-            if item is _END:
-                return
-            yield item
+        yield from self.portal.iterate(self._inner.stream(query, hits))

@@ -9,6 +9,13 @@ import textwrap
 
 import psycopg
 import pytest
+from pydantic import SecretStr
+
+import ragpg
+from ragpg import testing
+from ragpg.settings import Settings
+from tests.vendor_stub import Reply, VendorStub
+from tests.vendor_stub_rules import claude_error
 
 BEGIN = """
 import asyncio, os, signal, sys, threading, time
@@ -112,3 +119,52 @@ def test_an_async_client_after_a_fork_says_so_too(database):
     )
     assert "which would share its connections; open one in each process" in ended.stdout
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture
+def writing(database):
+    """A collection of one document whose answers Claude writes, and the stand-in for its host."""
+    with VendorStub() as stub:
+        settings = Settings(
+            database_url=SecretStr(database.service_url),
+            anthropic_api_key=SecretStr("key"),
+            anthropic_base_url=stub.anthropic_url,
+        )
+        with ragpg.Client(
+            settings,
+            embedder=testing.HashEmbedder(),
+            context_writer=testing.FirstSentenceContextWriter(),
+        ) as client:
+            docs = client.collection(tenant="acme", name="docs")
+            docs.ingest([ragpg.Document(key="leave.md", text="Everybody has 30 days of leave.")])
+            yield docs, stub
+
+
+def test_a_stream_of_a_vendor_ends_with_the_whole_answer_however_often_it_is_read(writing):
+    docs, _ = writing
+    for _ in range(10):
+        *deltas, answer = docs.stream("days of leave", docs.ground("days of leave"))
+        assert isinstance(answer, ragpg.Answer)
+        assert [citation.quote for citation in answer.citations] == [
+            "Everybody has 30 days of leave."
+        ]
+        assert "".join(delta.text for delta in deltas) == answer.text
+
+
+def test_a_stream_that_is_left_early_gives_its_place_to_the_next_and_the_client_closes(writing):
+    docs, _ = writing
+    hits = docs.ground("days of leave")
+    # More than the places that there are for calls in flight.
+    for _ in range(12):
+        stream = docs.stream("days of leave", hits)
+        assert isinstance(next(stream), ragpg.AnswerDelta)
+        stream.close()
+    assert docs.ask("days of leave").citations[0].document_key == "leave.md"
+
+
+def test_what_a_vendor_refuses_is_raised_by_the_stream_and_not_lost(writing):
+    docs, stub = writing
+    hits = docs.ground("days of leave")
+    stub.push(Reply(status=400, body=claude_error("invalid_request_error", "no")))
+    with pytest.raises(ragpg.errors.ProviderRejected):
+        list(docs.stream("days of leave", hits))

@@ -37,8 +37,8 @@ select ragpg.set_alias(%(alias)s, %(collection)s);
 select ragpg.delete_collection(%(collection)s);
 
 -- name: collections
-select collection_overview.name, collection_overview.aliases, collection_overview.documents,
-       collection_overview.chunks
+select collection_overview.name, coalesce(collection_overview.aliases, '{}') as aliases,
+       collection_overview.documents, collection_overview.chunks
   from ragpg.collection_overview
  order by collection_overview.name;
 
