@@ -51,18 +51,19 @@ def with_collection(
 ) -> Any:
     """What `run` returns, with a handle on this collection.
 
-    A tenant that is about to be made, where `run` fills the collection, is told on standard error.
+    Where `run` fills the collection of a new tenant, and there are tenants of similar keys, that is
+    told first on standard error.
     """
 
     async def inside(client: AsyncClient) -> Any:
         if fills and client.settings.create_tenants:
-            await _tell_new(client, tenant)
+            await _tell_near(client, tenant)
         return await run(client.collection(tenant=tenant, name=collection))
 
     return with_client(inside, tenant=tenant)
 
 
-async def _tell_new(client: AsyncClient, tenant: str) -> None:
+async def _tell_near(client: AsyncClient, tenant: str) -> None:
     from ragpg.near_tenants import near_tenants
 
     try:
@@ -70,5 +71,6 @@ async def _tell_new(client: AsyncClient, tenant: str) -> None:
             return
     except TenantNotFound:
         near = await near_tenants(client.transaction, tenant)
-    others = f"; there is {', '.join(map(repr, near))} already" if near else ""
-    typer.echo(f"tenant {tenant!r} is new{others}", err=True)
+    if near:
+        others = ", ".join(map(repr, near))
+        typer.echo(f"tenant {tenant!r} is new; of a similar key there is {others}", err=True)

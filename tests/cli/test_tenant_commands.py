@@ -15,14 +15,14 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_tenant_that_is_about_to_be_made_is_told_with_those_of_similar_keys(
+def test_a_tenant_that_is_about_to_be_made_beside_one_of_a_similar_key_is_told(
     database, folder: str
 ):
     ragpg = CommandLine({"RAGPG_DATABASE_URL": database.service_url})
-    assert ragpg("ingest", folder, "-t", "acme").stderr == "tenant 'acme' is new\n"
     assert ragpg("ingest", folder, "-t", "acme").stderr == ""
     typo = ragpg("enqueue", folder, "-t", "acme-typo")
-    assert typo.stderr == "tenant 'acme-typo' is new; there is 'acme' already\n"
+    assert typo.stderr == "tenant 'acme-typo' is new; of a similar key there is 'acme'\n"
+    assert ragpg("enqueue", folder, "-t", "acme-typo").stderr == ""
     assert ragpg("status", "-t", "acmee", code=2).stderr == (
         "ragpg: there is no tenant 'acmee'; check the key, or make it with ragpg.create_tenant; a"
         " role that is bound to a tenant may use that one only; tenants of a similar key: 'acme',"
