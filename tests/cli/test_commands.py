@@ -21,6 +21,11 @@ import ragpg as library
 from ragpg.embedded import data_directory, embedded_state
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# A suite that a shell started with & ignores SIGINT, and so would what it starts.
+INTERRUPTIBLE = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    " os.execv(sys.executable, [sys.executable, '-m', 'ragpg', *sys.argv[1:]])"
+)
 
 
 class CommandLine:
@@ -149,7 +154,7 @@ def test_a_command_that_is_interrupted_says_so_in_one_line_and_lets_go_of_its_st
     owner.execute("select ragpg.create_tenant('acme')")
     sleeping = "select 1 from pg_stat_activity where query = 'select pg_sleep(50)'"
     running = subprocess.Popen(
-        [sys.executable, "-m", "ragpg", "sql", "select pg_sleep(50)", "-t", "acme"],
+        [sys.executable, "-c", INTERRUPTIBLE, "sql", "select pg_sleep(50)", "-t", "acme"],
         env=ragpg.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -60,6 +60,8 @@ def test_ctrl_c_ends_the_call_and_what_it_had_in_work(database, owner: psycopg.C
     ended = run(
         database,
         """
+        # A suite that a shell started with & ignores SIGINT, and this process inherited that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         started = time.monotonic()
         try:

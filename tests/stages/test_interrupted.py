@@ -22,7 +22,7 @@ from ragpg.in_work import in_work
 from ragpg.ingest import stage
 from ragpg.settings import Settings
 from ragpg.types import Document, Span
-from tests.cli.test_commands import CommandLine
+from tests.cli.test_commands import INTERRUPTIBLE, CommandLine
 from tests.conftest import client_on
 from tests.vendor_stub import VendorStub
 
@@ -137,7 +137,7 @@ def test_an_interrupted_command_leaves_no_document_in_work(
         }
     )
     running = subprocess.Popen(
-        [sys.executable, "-m", "ragpg", "ingest", str(tmp_path), "-t", "acme"],
+        [sys.executable, "-c", INTERRUPTIBLE, "ingest", str(tmp_path), "-t", "acme"],
         env=ragpg.environment,
         stderr=subprocess.PIPE,
         text=True,
