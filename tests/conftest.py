@@ -134,6 +134,14 @@ def database(server_url: str, template: str) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture
+def only_test_with_roles(server_url: str) -> Iterator[None]:
+    """Lets tests that make roles of the same name on one server wait for each other."""
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute("select pg_advisory_lock(hashtext('ragpg.tests.roles'))")
+        yield
+
+
+@pytest.fixture
 def owner(database: TestDatabase) -> Iterator[psycopg.Connection]:
     """A superuser's connection to the test's database, in autocommit."""
     with psycopg.connect(database.owner_url, autocommit=True) as conn:

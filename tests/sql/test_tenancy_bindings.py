@@ -23,7 +23,7 @@ NAMES = ("ragpg_a", "ragpg_b", 'Ragpg "A"; drop', "ragpg_login", "ragpg_renamed"
 
 
 @pytest.fixture
-def tenants(owner: psycopg.Connection) -> Iterator[tuple[int, int]]:
+def tenants(only_test_with_roles: None, owner: psycopg.Connection) -> Iterator[tuple[int, int]]:
     """acme and globex; the roles that a test makes are dropped after it."""
     drop_roles(owner)
     yield (
