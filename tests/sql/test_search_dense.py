@@ -242,22 +242,12 @@ def test_no_plan_returns_fewer_rows_than_match_or_another_order_than_by_score(
     assert taken == ({"exact", "ann", "exact-after-ann"} if indexed else {"exact", "sketch"})
 
 
-def test_an_index_is_scanned_for_fewer_matches_than_without_one_unless_a_list_is_wanted(
-    owner, database, grid
-):
+def test_an_index_is_scanned_for_fewer_matches_than_without_one(owner, database, grid):
     # 120 match, between prefilter_max by the root of the rows, 35, and prefilter_max itself, 200.
     query = str(grid[0].tolist())
     assert search(owner, "large", "docs", query, k=10, sources=["s7"])[0][3] == "exact"
     dense_index.apply(database.owner_url)
     assert search(owner, "large", "docs", query, k=10, sources=["s7"])[0][3] == "ann"
-    listed = owner.execute(
-        "select arm.mode, cardinality(arm.passing), arm.is_broad from ragpg.collection,"
-        " ragpg._dense_arm(tenant_id, collection_id, %s::halfvec, 150, array['s7'], null, null, null,"
-        " null, null, null, list_up_to => 200) as arm"
-        " where tenant_id = (select tenant_id from ragpg.tenant where key = 'large')",
-        [query],
-    ).fetchone()
-    assert listed == ("exact", 120, False)
 
 
 def test_the_exact_top_10_of_a_small_tenant_is_found_beside_a_large_one(owner):

@@ -133,6 +133,7 @@ declare
     ef_before text;
     scan_before text;
     tuples_before text;
+    pages_before text;
     memory_before text;
 begin
     if k is null or k not between 1 and 1000 then
@@ -232,11 +233,10 @@ begin
                    = to_regclass(format('ragpg.embedding_ann_%s_%s', tenant, collection))
                and pg_index.indisvalid);
         -- A filtered scan of an index costs as the rows over the matches, comparing every match as
-        -- the matches: both the same at the root of the rows. The other arm can use a list of the
-        -- matches and would make it itself.
+        -- the matches: both the same at the root of the rows.
         mode := case
             when is_filtered and expected <= case
-                when has_index then greatest(list_up_to, prefilter_max * sqrt(row_count / 200000.0))
+                when has_index then prefilter_max * sqrt(row_count / 200000.0)
                 else prefilter_max end then 'exact'
             else ragpg.dense_mode(row_count, dimensions, has_index)
         end;
@@ -270,7 +270,9 @@ begin
         perform set_config('enable_sort', 'off', true),
                 set_config('enable_bitmapscan', 'off', true),
                 set_config('hnsw.ef_search', ef_search::text, true),
-                set_config('hnsw.max_scan_tuples', '20000', true),
+                -- In 500,000 rows recall under a tenth is .979 after 20,000 tuples, .992 after 40,000.
+                set_config('hnsw.max_scan_tuples',
+                           (20000 * greatest(1, sqrt(row_count / 100000.0)))::integer::text, true),
                 set_config('hnsw.scan_mem_multiplier', '4', true);
         -- PostgreSQL 17 and later trust the order of the index, so the sort is by distance + 0.
         statement := format(
@@ -358,10 +360,14 @@ begin
                                      modified_from, modified_before, key_prefix, filter, wanted,
                                      rescored);
         end if;
+        -- By 4 the planner combines a filter's index with one of the whole tenant.
+        pages_before := current_setting('random_page_cost');
+        restored := set_config('random_page_cost', '1.1', true);
         execute statement
            into ids, scores, passing
           using query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
                 key_prefix, filter, wanted, rescored;
+        restored := set_config('random_page_cost', pages_before, true);
     end if;
     if cardinality(passing) > list_up_to then
         passing := null;
