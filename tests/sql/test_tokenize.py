@@ -36,7 +36,7 @@ def lexemes(conn, text, language="english"):
         ("What's the retention policy?", {"retent", "polici"}),
         ("PAY-2210", {"pay-2210", "pay", "2210"}),
         ("PAY 2210", {"pay-2210", "pay", "2210"}),
-        ("PAY2210", {"pay-2210", "pay", "2210"}),
+        ("PAY2210", {"pay-2210", "pay2210", "pay", "2210"}),
         ("pay-2210", {"pay-2210", "pay", "2210"}),
         ("CVE-2021-4428", {"cve-2021-4428", "cve", "2021", "4428"}),
         ("2024-11-03", {"2024-11-03", "2024", "11", "03"}),
@@ -59,8 +59,12 @@ def lexemes(conn, text, language="english"):
             },
         ),
         ("std::map", {"std::map", "std", "map"}),
-        ("parseHttpHeader", {"parsehttpheader", "pars", "http", "header"}),
+        ("parseHttpHeader", {"parsehttphead", "pars", "http", "header"}),
         ("XMLWriter", {"xmlwriter", "xml", "writer"}),
+        ("sendInvoices", {"sendinvoic", "send", "invoic"}),
+        ("mailer.sendInvoices", {"mailer.sendinvoices", "mailer", "sendinvoic", "send", "invoic"}),
+        ("MD5SUM", {"md5sum", "md5", "sum"}),
+        ("EU2031B", {"eu2031b", "eu", "2031", "b"}),
         ("C++", {"c++", "c"}),
         ("F#", {"f#", "f"}),
         (".NET", {".net", "net"}),
@@ -130,11 +134,30 @@ def test_two_spellings_of_one_text_have_the_same_lexemes(owner, written, asked):
         ("call pool.getFreeSlot() first", "getFreeSlot"),
         ("crate::jobs::RetryPlanner", "RetryPlanner"),
         ("the α-HbSC/ABc ratio", "HbSC"),
+        ("it calls sendInvoices()", "sendinvoices"),
+        ("run MD5SUM on it", "md5sum"),
+        ("commit C3D4E5F6", "c3d4e5f6"),
+        ("the CRC32 of it", "crc32"),
+        ("on I18N", "i18n"),
+        ("as PAY2210 says", "pay2210"),
     ],
 )
 def test_everything_asked_is_in_the_text(owner, written, asked):
     assert lexemes(owner, asked)
     assert lexemes(owner, asked) <= lexemes(owner, written)
+
+
+@pytest.mark.parametrize(
+    ("written", "asked", "whole"),
+    [
+        ("run md5sum on it", "MD5SUM", "md5sum"),
+        ("commit c3d4e5f6", "C3D4E5F6", "c3d4e5f6"),
+        ("the crc32 of it", "CRC32", "crc32"),
+        ("it calls sendinvoices()", "sendInvoices", "sendinvoic"),
+    ],
+)
+def test_capitals_ask_for_the_whole_in_small_letters_too(owner, written, asked, whole):
+    assert whole in lexemes(owner, written) & lexemes(owner, asked)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 --
 --   words        stop words dropped and stemmed by the text search configuration `language`
 --   compounds    kept whole in lower case, unstemmed: err-1042, max_wal_size, os.path.join,
---                etc/nginx/nginx.conf, getusername, c++, at&t, v1.2.3 (and 1.2.3); a path also at
---                each level; ERR 1042 and ERR1042 also as err-1042; beside all their parts
+--                etc/nginx/nginx.conf, c++, at&t, v1.2.3 (and 1.2.3); a path also at each level;
+--                ERR 1042 and ERR1042 also as err-1042; beside all their parts
+--   changing     getUserName, SHA256, K8S: in parts, and whole as getusername, sha256 and k8s are
+--   case         read, with which they are found
 --   capitals     IT, AWS: also unstemmed; Don inside a sentence: also when it is a stop word
 --   accents      cafe is found in café, strasse in straße: the word as written, and once more in
 --                plain letters
@@ -74,10 +76,10 @@ begin
             end if;
         end loop;
     end if;
-    if written <> whole or has_dash and strpos(whole, '_') > 0 then
-        foreach level in array string_to_array(translate(written, './:@#', '-----'), '-') loop
-            if has_dash and lower(level) ~ '[^_]_' or level ~ '[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]' then
-                found := found || lower(level);
+    if has_dash and strpos(whole, '_') > 0 then
+        foreach level in array string_to_array(translate(whole, './:@#', '-----'), '-') loop
+            if level ~ '[^_]_' then
+                found := found || level;
             end if;
         end loop;
     end if;
@@ -95,7 +97,6 @@ declare
     pattern text := '[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+(?:[-./:@#]+[0-9A-Za-z_\u00aa-\u1fff\u2c00-\u2fef\u3005-\ud7ff]+)+'
         || '|[0-9A-Za-z\u00aa-\u1fff]+(?:_+[0-9A-Za-z\u00aa-\u1fff]+)+'
         || '|\y[A-Z]{2,8} ?[0-9]{2,}\y'
-        || '|[0-9A-Za-z]*(?:[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])[0-9A-Za-z]*'
         || '|\y[A-Z]{2,5}\y';
     hit text;
     place integer := 0;
@@ -127,8 +128,7 @@ begin
             written := written || '''' || lower(original) || ''':' || place || ' ';
         end if;
         if translate(original, './:@#', '') <> original
-           or strpos(original, '-') > 0
-              and original ~ '-.*(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z])|(?:_|[a-z][A-Z]|[A-Z][A-Z][a-z][a-z]).*-'
+           or strpos(original, '-') > 0 and strpos(original, '_') > 0
         then
             foreach level in array ragpg._levels(original) loop
                 if length(level) >= 2 then
@@ -202,9 +202,16 @@ begin
     end if;
     lexemes := lexemes || ragpg._compounds(words);
     if words ~ '[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9]' then
+        -- The whole of what is about to be parted, as it would be read in lower case.
+        piece := array_to_string(array(
+            select lower(parted[1])
+              from regexp_matches(words,
+                       '([0-9A-Za-z]*(?:[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9])[0-9A-Za-z]*)',
+                       'g') as parted), ' ');
         words := regexp_replace(words, '([a-z0-9])([A-Z])', '\1 \2', 'g');
         words := regexp_replace(words, '([A-Z])([A-Z][a-z][a-z])', '\1 \2', 'g');
         words := regexp_replace(words, '([A-Z][A-Z])([0-9][0-9])', '\1 \2', 'g');
+        words := words || ' ' || piece;
     end if;
     return lexemes || to_tsvector(
         tokenize.language::regconfig,
