@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from ragpg.errors import DocumentError
+from ragpg.inputs import shortened
 
 _SIZE_MAX = 100_000  # characters; a longer block is no front matter but a document with rules
 _YAML: Final = re.compile(
@@ -19,12 +21,38 @@ _YAML: Final = re.compile(
 _TOML: Final = re.compile(
     r"\+\+\+[ \t]*(?:\r\n?|\n)(?P<body>.*?)^\+\+\+[ \t]*(?:\r\n?|\n|\Z)", re.DOTALL | re.MULTILINE
 )
+# How tomllib says where; it counts from 1, below the line that opens the block.
+_TOML_PLACE: Final = re.compile(r"(?P<problem>.*) \(at line (?P<line>\d+), column \d+\)")
 # Behind a rule comes an empty line or a sentence; behind the mark of front matter a name.
 _PAIR: Final = re.compile(r"(?:#.*\n)*[\w\"'][\w .\"'-]*[:=]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as version 1.2 reads it: `no` and `on` are text, `1:30` is text, `010` is text."""
+    """YAML as version 1.2 reads it: `no` and `on` are text, `1:30` is text, `010` is text.
+
+    A name that stands twice in a mapping is an error, and each error has its line.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for name in [name for name, _ in node.value if isinstance(name, yaml.ScalarNode)]:
+            if name.value in seen:  # as text: in metadata 1 and "1" are one name
+                problem = f"{shortened(name.value)} stands here a second time"
+                raise ConstructorError(None, None, problem, name.start_mark)
+            seen.add(name.value)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as exc:
+            raise ConstructorError(None, None, str(exc), node.start_mark) from exc
+        except (AttributeError, LookupError) as exc:
+            # How PyYAML fails on `!!bool maybe`.
+            kind = node.tag.replace("tag:yaml.org,2002:", "!!")
+            problem = f"no value of the type {kind}"
+            raise ConstructorError(None, None, problem, node.start_mark) from exc
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -76,8 +104,10 @@ def _read(body: str, *, toml: bool, key: str) -> Mapping[Any, Any] | None:
 
 
 def _why(exc: Exception) -> str:
-    """What is wrong, and in YAML on which line of the file; one line."""
+    """What is wrong, and on which line of the file where that is known; one line."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         # Counted from 0, below the line that opens the block.
         return f"line {exc.problem_mark.line + 2}: {exc.problem}"
-    return " ".join(str(exc).split())
+    told = " ".join(str(exc).split())
+    place = _TOML_PLACE.fullmatch(told)
+    return told if place is None else f"line {int(place['line']) + 1}: {place['problem']}"

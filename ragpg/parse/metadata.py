@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from ragpg.errors import DocumentError
+from ragpg.inputs import shown
 from ragpg.types import Json
 
 _DEPTH_MAX = 40
@@ -19,6 +20,8 @@ MAX_BYTES = 100_000
 _MAX_DIGITS = 300
 _INTEGER_END = 10**_MAX_DIGITS
 _MODIFIED = ("modified_at", "modified", "updated_at", "updated", "last_updated", "lastmod", "date")
+_REVIEW = ("review_by", "review_date")
+_EXPIRY = ("expires_at", "expires", "expiry")
 
 
 class Fields(TypedDict):
@@ -37,11 +40,13 @@ class Fields(TypedDict):
 def read_fields(values: Mapping[Any, Any], *, key: str) -> Fields:
     """Fields and the rest as metadata. A value that its field cannot hold stays in the metadata.
 
-    `-` and `_` in names are the same, case does not matter. Raises DocumentError for NaN,
-    Infinity, and values nested or repeated beyond reason.
+    `-` and `_` in names are the same, case does not matter. Raises DocumentError for a date of
+    review or expiry that cannot be read (`front_matter`): passed over, it would leave a document
+    in search for ever. Also for NaN, Infinity, and values nested or repeated beyond reason.
     """
     rest: dict[str, Any] = {str(name): value for name, value in values.items()}
-    names = {name.lower().replace("-", "_"): name for name in reversed(list(rest))}
+    _check_dates(rest, key=key)
+    names = {_plain(name): name for name in reversed(list(rest))}
 
     def take(reader: Any, *wanted: str) -> Any:
         for want in wanted:
@@ -57,8 +62,8 @@ def read_fields(values: Mapping[Any, Any], *, key: str) -> Fields:
     tags = take(_read_tags, "tags", "tag", "keywords") or ()
     owner = take(_read_owner, "owner", "owners")
     modified_at = take(read_datetime, *_MODIFIED)
-    review_by = take(_read_date, "review_by", "review_date")
-    expires_at = take(read_datetime, "expires_at", "expires", "expiry")
+    review_by = take(_read_date, *_REVIEW)
+    expires_at = take(read_datetime, *_EXPIRY)
     return Fields(
         title=title,
         source=source,
@@ -69,6 +74,32 @@ def read_fields(values: Mapping[Any, Any], *, key: str) -> Fields:
         expires_at=expires_at,
         metadata=to_json(rest, key=key),
     )
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _check_dates(values: Mapping[str, Any], *, key: str) -> None:
+    for name, value in values.items():
+        if _plain(name) not in _REVIEW + _EXPIRY or read_datetime(value) is not None:
+            continue
+        if not _is_unset(value):
+            raise DocumentError(
+                f"The front matter of {key} has {name}: {shown(value)}, which is no date that is"
+                " read; write it like 2099-12-31 or 2099-12-31T18:00:00+02:00, or remove it.",
+                reason="front_matter",
+            )
+
+
+def _is_unset(value: Any) -> bool:
+    """Whether a date is left empty, or of the year 1, see `read_datetime`."""
+    if isinstance(value, str):
+        if not value.strip():
+            return True
+        value = _from_iso(value)
+        return value is not None and value.year == 1
+    return value is None or (isinstance(value, dt.date) and value.year == 1)
 
 
 def to_json(value: Any, *, key: str) -> Any:
@@ -158,12 +189,16 @@ def read_datetime(value: Any) -> dt.datetime | None:
     The year 1 is none: tools write 0001-01-01T00:00:00Z for a date that is not set.
     """
     if isinstance(value, str):
-        try:
-            value = dt.datetime.fromisoformat(value.strip())
-        except ValueError:
-            return None
+        value = _from_iso(value)
     if not isinstance(value, dt.date) or value.year == 1:
         return None
     if isinstance(value, dt.datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
     return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+
+
+def _from_iso(value: str) -> dt.datetime | None:
+    try:
+        return dt.datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None

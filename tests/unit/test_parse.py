@@ -50,17 +50,111 @@ def test_yaml_front_matter_becomes_fields_and_metadata():
 
 
 def test_toml_front_matter_becomes_fields_and_metadata():
-    content = b'+++\ntitle = "Rota"\ntags = ["a"]\n[extra]\nyear = 2026\n+++\nWords.\n'
-    document = parse_bytes(content, key="rota.md")
-    assert (document.title, document.tags) == ("Rota", ("a",))
-    assert document.metadata == {"extra": {"year": 2026}}
-    assert document.text == "Words.\n"
+    content = (
+        b'+++\ntitle = "Rota"\nsource = "wiki"\ntags = ["a"]\nowner = ["Data", "Search"]\n'
+        b"review_by = 2026-03-01\nexpiry = 2027-01-01T00:00:00+02:00\nupdated = 2025-05-18\n"
+        b"[extra]\nyear = 2026\n+++\nWords.\n"
+    )
+    assert parse_bytes(content, key="rota.md") == Document(
+        key="rota.md",
+        text="Words.\n",
+        title="Rota",
+        source="wiki",
+        tags=("a",),
+        owner="Data, Search",
+        review_by=dt.date(2026, 3, 1),
+        expires_at=dt.datetime(2027, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+        modified_at=dt.datetime(2025, 5, 18, tzinfo=dt.UTC),
+        metadata={"extra": {"year": 2026}},
+    )
 
 
 def test_a_value_that_its_field_cannot_hold_stays_in_the_metadata():
-    document = parse_bytes(b"---\nreview_by: soon\ntags: {a: 1}\n---\nWords.\n", key="a.md")
-    assert document.review_by is None
-    assert document.metadata == {"review_by": "soon", "tags": {"a": 1}}
+    document = parse_bytes(b"---\nupdated: soon\ntags: {a: 1}\n---\nWords.\n", key="a.md")
+    assert (document.modified_at, document.tags) == (None, ())
+    assert document.metadata == {"updated": "soon", "tags": {"a": 1}}
+
+
+END_OF_2099 = dt.datetime(2099, 12, 31, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "moment"),
+    [
+        ("2099-12-31", END_OF_2099),
+        ('"2099-12-31"', END_OF_2099),
+        ("' 2099-12-31 '", END_OF_2099),
+        ("!!str 20991231", END_OF_2099),
+        ("2099-12-31T08:30:00Z", END_OF_2099.replace(hour=8, minute=30)),
+        ("2099-12-31T08:30Z", END_OF_2099.replace(hour=8, minute=30)),
+        ("2099-12-31 08:30", END_OF_2099.replace(hour=8, minute=30)),
+        ("2099-12-31 10:30:00 +2", END_OF_2099.replace(hour=8, minute=30)),
+        ("2099-12-31T08:30:00.25", END_OF_2099.replace(hour=8, minute=30, microsecond=250_000)),
+    ],
+)
+@pytest.mark.parametrize("name", ["expires_at", "Expires-At", "expires", "expiry"])
+def test_an_expiry_is_read_in_the_forms_of_iso_8601_and_of_yaml(name, value, moment):
+    document = parse_bytes(f"---\n{name}: {value}\n---\nWords.\n".encode(), key="a.md")
+    assert document.expires_at == moment
+    assert document.metadata == {}
+    document = parse_bytes(f"---\nreview-date: {value}\n---\nWords.\n".encode(), key="a.md")
+    assert document.review_by == dt.date(2099, 12, 31)
+
+
+@pytest.mark.parametrize("name", ["review_by", "Review-Date", "expires_at", "expires", "EXPIRY"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("tomorrow", "'tomorrow'"),
+        ("31.12.2099", "'31.12.2099'"),
+        ("12/31/2099", "'12/31/2099'"),
+        ("2099", "2099"),
+        ("20991231", "20991231"),
+        ("2099-12", "'2099-12'"),
+        ('"2099-02-30"', "'2099-02-30'"),
+        ("0", "0"),
+        ("false", "False"),
+        ("[2099-12-31]", "list ["),
+        ("{}", "dict {}"),
+    ],
+)
+def test_a_date_of_review_or_expiry_that_cannot_be_read_fails_its_document(name, value, shown):
+    with pytest.raises(DocumentError) as caught:
+        parse_bytes(f"---\nteam: Ops\n{name}: {value}\n---\nWords.\n".encode(), key="a.md")
+    assert caught.value.reason == "front_matter"
+    assert str(caught.value).startswith(f"The front matter of a.md has {name}: {shown}")
+    assert str(caught.value).endswith(
+        ", which is no date that is read; write it like 2099-12-31 or 2099-12-31T18:00:00+02:00,"
+        " or remove it."
+    )
+
+
+@pytest.mark.parametrize("value", ['"soon"', '"31.12.2099"', "2099", "08:30:00", "true", "[]"])
+@pytest.mark.parametrize("name", ["review_by", "expires_at"])
+def test_a_date_in_toml_that_cannot_be_read_fails_its_document(name, value):
+    content = f"+++\n{name} = {value}\n+++\nWords.\n".encode()
+    assert reason(content, "a.md") == "front_matter"
+
+
+def test_each_name_of_a_date_must_be_readable_whichever_of_them_counts():
+    content = b"---\nexpires_at: 2099-12-31\nexpires: 31.12.2020\n---\nWords.\n"
+    assert reason(content, "a.md") == "front_matter"
+    content = b"---\nexpires:\nExpires: 31.12.2020\n---\nWords.\n"
+    assert reason(content, "a.md") == "front_matter"
+
+
+@pytest.mark.parametrize("value", ["", "null", '""', '" "', "0001-01-01T00:00:00Z", "0001-01-01"])
+def test_a_date_that_is_left_empty_or_that_tools_write_for_none_is_none(value):
+    content = f"---\nreview_by: {value}\nexpires: {value}\n---\nWords.\n".encode()
+    document = parse_bytes(content, key="a.md")
+    assert (document.review_by, document.expires_at) == (None, None)
+
+
+@pytest.mark.parametrize("field", ["review_by", "expires_at"])
+def test_a_document_of_the_callers_with_a_date_that_is_none_is_refused(field):
+    with pytest.raises(DocumentError, match=f"{field} is 'tomorrow'; give a datetime") as caught:
+        clean(Document(key="a", text="Words.", **{field: "tomorrow"}))
+    assert caught.value.reason == "invalid"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +165,15 @@ def test_a_value_that_its_field_cannot_hold_stays_in_the_metadata():
         ("team: ops\ntitle: Pumps: a guide", "(line 3: mapping values are not allowed here)"),
         ("# who\n'title': \"open", "(line 4: found unexpected end of stream)"),
         ('title: {{ name }} "x": y\nweight: 3', "(line 2: "),
-        ("since: 2025-02-30", "(day is out of range for month)"),
+        ("team: ops\nsince: 2025-02-30", "(line 3: day is out of range for month)"),
+        ("expires: 2025-02-30", "(line 2: day is out of range for month)"),
+        ("at:\n  - from: 2025-01-01 25:00:00", "(line 3: hour must be in 0..23"),
+        ("on: !!bool maybe", "(line 2: no value of the type !!bool)"),
+        ("since: !!timestamp soon", "(line 2: no value of the type !!timestamp)"),
+        ('weight: !!int ""', "(line 2: no value of the type !!int)"),
+        ("owner: A\nteam: B\nowner: C", "(line 4: owner stands here a second time)"),
+        ("a:\n  b: 1\n  'b': 1", "(line 4: b stands here a second time)"),
+        ("a: {1: x, '1': y}", "(line 2: 1 stands here a second time)"),
         ("a: &a [*b]", "(line 2: found undefined alias"),
     ],
 )
@@ -86,8 +188,26 @@ def test_front_matter_that_is_not_valid_fails_its_document_and_says_where(block,
     )
 
 
-def test_toml_front_matter_that_is_not_valid_fails_its_document():
-    assert reason(b"+++\ntitle = unquoted\n+++\nWords.\n", "a.md") == "front_matter"
+def test_a_merged_yaml_mapping_may_say_again_what_it_merges():
+    content = b"---\nb: &b {size: 1}\na: &a\n  <<: *b\n  size: 2\n<<: *a\n---\nWords.\n"
+    document = parse_bytes(content, key="a.md")
+    assert document.metadata == {"b": {"size": 1}, "a": {"size": 2}, "size": 2}
+
+
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ("title = unquoted", "(line 2: Invalid value)"),
+        ("a = 1\n\nb = 2\na = 3", "(line 5: Cannot overwrite a value)"),
+        ("a = 1\nexpires_at = 2025-02-30", "(line 3: Invalid date or datetime)"),
+        ('a = 1\nb = """open', "(Unterminated string (at end of document))"),
+    ],
+)
+def test_toml_front_matter_that_is_not_valid_fails_its_document_and_says_where(block, sentence):
+    with pytest.raises(DocumentError) as caught:
+        parse_bytes(f"+++\n{block}\n+++\nWords.\n".encode(), key="a.md")
+    assert caught.value.reason == "front_matter"
+    assert str(caught.value).startswith(f"The front matter of a.md is no valid TOML {sentence}; ")
 
 
 @pytest.mark.parametrize(
