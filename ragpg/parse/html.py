@@ -10,17 +10,24 @@ from html_to_markdown import ConversionOptions, InlineDataMedia, PreprocessingOp
 from ragpg.blocks import first_title, markdown_blocks
 from ragpg.errors import DocumentError
 from ragpg.parse.encoding import decode
+from ragpg.parse.html_frame import MARK, mark_frame
 from ragpg.types import Document
 
-_BOILERPLATE = [
+# By themselves; the library knows no selector of two elements (`body > footer` matches nothing).
+_LEFT_OUT = [
+    f"[{MARK}]",
     "nav",
-    "footer",
-    "body > header",
+    "input",
+    "select",
+    "textarea",
+    "datalist",
+    "svg",
     "noscript",
     "template",
     "[role=navigation]",
     "[role=banner]",
     "[role=contentinfo]",
+    "[role=search]",
     "[aria-hidden=true]",
 ]
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)
@@ -30,7 +37,7 @@ _CHARSET = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNO
 def parse_html(content: bytes, *, key: str) -> Document:
     """The document; `text` is the content as Markdown, the title is <title>, else the first h1."""
     source = _decode(content, key)
-    text = to_markdown(source, key=key)
+    text = to_markdown(mark_frame(source), key=key)
     match = _TITLE.search(source)
     title = " ".join(unescape(match[1]).split()) if match else ""
     return Document(
@@ -53,15 +60,18 @@ def _decode(content: bytes, key: str) -> str:
 
 
 def to_markdown(source: str, *, key: str) -> str:
-    """HTML as Markdown: no navigation, header, footer, form, script, style or comment.
+    """HTML as Markdown: no navigation, control of a form, script, style, comment or marked frame.
 
-    Embedded images are left out but for their description.
+    Embedded images are left out but for their description; drawings (svg) with their labels.
     """
     options = ConversionOptions(
         extract_metadata=False,
-        exclude_selectors=_BOILERPLATE,
+        exclude_selectors=_LEFT_OUT,
         inline_data_media=InlineDataMedia.ALT_TEXT_ONLY,
-        preprocessing=PreprocessingOptions(enabled=True, preset="standard"),
+        # Forms are layout too: each page of ASP.NET Web Forms is one.
+        preprocessing=PreprocessingOptions(
+            enabled=True, preset="minimal", remove_forms=False, remove_navigation=False
+        ),
     )
     try:
         result = convert(source, options)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import pytest
 
 from ragpg.errors import DocumentError
 from ragpg.parse import clean, parse_bytes
+from ragpg.parse.html_frame import mark_frame
 from ragpg.split import split
 from tests.unit.parse_fixtures import docx, pdf
 
@@ -27,6 +29,126 @@ def test_html_becomes_markdown_without_what_surrounds_it():
         assert gone not in document.text
     spans = split(document, splitter="section", max_tokens=400, overlap_tokens=0)
     assert [span.section_path for span in spans] == [("Leave policy",)]
+
+
+def markdown(body, head=""):
+    page = f"<!doctype html><html><head>{head}</head><body>{body}</body></html>"
+    return parse_bytes(page.encode(), key="a.html").text
+
+
+def test_a_form_keeps_its_text_and_loses_its_controls():
+    text = markdown(
+        '<form method="post" action="./Policy.aspx"><input type="hidden" name="__VIEWSTATE"'
+        ' value="dDwtMTA4"><h1>Travel policy</h1><p>Trains before planes.</p><fieldset>'
+        "<legend>Who may fly</legend><p>Those who travel over 600 km.</p></fieldset>"
+        '<label for="q">Cost centre</label><input id="q" value="4711"><select><option>Berlin'
+        "<option>Lyon</select><textarea>Type here</textarea><button>Send it</button>"
+        '<datalist><option value="x">Listed</datalist></form><p>Ask the desk.</p>'
+    )
+    assert text == (
+        "# Travel policy\n\nTrains before planes.\n\n**Who may fly**\n\n"
+        "Those who travel over 600 km.\n\nCost centre\n\nAsk the desk.\n"
+    )
+
+
+def test_a_button_in_a_heading_or_one_that_opens_something_keeps_its_words():
+    text = markdown(
+        "<h3><button type=button>May I carry leave over?</button></h3><p>Five days.</p>"
+        '<button aria-expanded="false" aria-controls="x">What about illness?</button>'
+        "<p>Call before nine.</p><button class=share>Share this page</button>"
+    )
+    assert text == (
+        "### May I carry leave over?\n\nFive days.\n\nWhat about illness?\n\nCall before nine.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "<main><p>Text.</p><footer>Kept</footer></main>",
+        "<article><p>Text.</p><footer><p>Kept</p></footer></article>",
+        "<div role='main'><div><p>Text.</p></div><footer>Kept</footer></div>",
+        "<section><h2>Text.</h2><footer>Kept</footer></section>",
+        "<blockquote><p>Text.</p><footer>Kept</footer></blockquote>",
+        "<main><div><p>Text.</p></div><aside>Kept</aside></main>",
+        "<article><p>Text.</p><aside class=sidebar>Kept</aside></article>",
+        "<main><p>Text.</p><div class='sidebar'>Kept</div></main>",
+        "<p>Text.</p><aside class=note>Kept</aside>",
+        "<header><h1>Kept</h1></header><p>Text.</p>",
+        "<main><header><h1>Kept</h1></header><p>Text.</p></main>",
+        "<div class='sidebar'><main><p>Text. Kept</p></main></div>",
+        "<div class='page has-sidebar sidebar-left'><p>Text. Kept</p></div>",
+        "<div id=cookie-banner><article>Text. Kept</article></div>",
+        "<p>Text.</p><div class='cookies'>Kept</div>",
+        "<p>Text.</p><section aria-label='Cookies'>Kept</section>",
+        "<p>Text.</p><div title='class=sidebar'>Kept</div>",
+        "<p>Text.</p><!-- <footer> --><p>Kept</p><!-- </footer> -->",
+        "<p>Text.</p><script>'<footer>'</script><p>Kept</p>",
+        "<p>Text. <a title=it's href=x>a</a></p><p data-x='<footer>'>Kept</p><p>it's</p>",
+    ],
+)
+def test_what_may_be_content_of_a_page_is_kept(kept):
+    text = markdown(f"{kept}<footer>All rights reserved</footer>")
+    assert "Text." in text
+    assert "Kept" in text
+    assert "rights" not in text
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "<footer><div><p>Frame</p></div></footer>",
+        "<div class=wrapper><div><footer id=colophon>Frame</footer></div></div>",
+        "<FOOTER>Frame</FOOTER>",
+        "<nav><ul><li>Frame</ul></nav>",
+        "<aside>Frame</aside>",
+        "<div role=complementary>Frame</div>",
+        "<header><a href=/>Frame</a></header>",
+        '<div id="sidebar"><h2>Frame</h2></div>',
+        "<div class='col SideBar'>Frame</div>",
+        "<div class='box cookie-banner'>We use cookies. Frame<button>Accept</button></div>",
+        '<div id="CybotCookiebotDialog">Frame</div>',
+        '<div role="dialog" aria-label="Cookie settings">Frame</div>',
+        "<div role=banner>Frame</div>",
+        "<div role='contentinfo'>Frame</div>",
+        '<div role="search"><label>Frame</label></div>',
+        "<svg viewBox='0 0 9 9'><title>Frame</title><text x=1>Frame</text></svg>",
+    ],
+)
+def test_what_surrounds_the_content_of_a_page_is_dropped(frame):
+    body = "<main><article><h1>Leave</h1><p>Words before it.</p></article></main>"
+    assert markdown(frame + body) == "# Leave\n\nWords before it.\n"
+    assert markdown(body + frame) == "# Leave\n\nWords before it.\n"
+
+
+def test_a_cookie_banner_inside_the_content_is_dropped_and_a_drawing_between_words_too():
+    text = markdown(
+        "<main><p>One <svg><text>icon</text></svg> two.</p><svg width=1 />"
+        "<div class=cookie-notice>Accept</div><p>Three.</p></main>"
+    )
+    assert text == "One two.\n\nThree.\n"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<div ",
+        "<!--",
+        "<footer a='",
+        "<footer a=",
+        "<script>",
+        "<td></div>",
+        "<h1><button>",
+        "<main>",
+        '<aside><p a="',
+        "<table><td></table>",
+        "<div class=sidebar><article>",
+    ],
+)
+def test_a_broken_page_takes_no_more_than_linear_time(unit):
+    started = time.process_time()
+    mark_frame(unit * 100_000)
+    assert time.process_time() - started < 5
 
 
 def test_html_is_decoded_as_it_declares():
