@@ -18,7 +18,8 @@ STATEMENTS = statements("ingest")
 class DocumentOverview(JsonForm):
     """A live document without its text, as the view `ragpg.document_overview` has it.
 
-    `characters` of its text; `without_context` of its chunks lack one.
+    `characters` of its text; `without_context` of its chunks lack one. `pages_without_text` of a
+    PDF are scanned, or blank; they count from 1.
     """
 
     key: str
@@ -34,6 +35,7 @@ class DocumentOverview(JsonForm):
     characters: int
     chunks: int
     without_context: int
+    pages_without_text: Sequence[int]
 
 
 async def list_documents(
@@ -47,4 +49,7 @@ async def list_documents(
         "limit": checked_count("limit", limit),
     }
     rows = await fetch_all(conn, STATEMENTS["documents"], wanted, row_type=DocumentOverview)
-    return [replace(row, tags=tuple(row.tags)) for row in rows]
+    return [
+        replace(row, tags=tuple(row.tags), pages_without_text=tuple(row.pages_without_text))
+        for row in rows
+    ]

@@ -44,6 +44,7 @@ class Tally:
     contexts_failed: int = 0
     oldest_reused: dt.datetime | None = None
     nul_characters: int = 0
+    notices: list[str] = field(default_factory=list)
     cost_usd: float = 0.0
     costed: int = 0
     timings: dict[str, float] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class Tally:
             contexts_failed=self.contexts_failed,
             oldest_reused_context=self.oldest_reused,
             nul_characters_removed=self.nul_characters,
+            notices=tuple(self.notices),
             timings_s=dict(self.timings),
             usage=tuple(self.usage),
         )

@@ -146,6 +146,7 @@ class Ingestion:
             await self._fail(failure(document.key, exc), claim=None)
             return None
         self._tally.nul_characters += removed
+        self._tally.notices += parse.notices(cleaned)
         return cleaned
 
     async def _run_group(self, group: Sequence[Document]) -> None:

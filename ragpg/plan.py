@@ -134,6 +134,7 @@ class Planner:
     _usage: dict[tuple[str, str, str], Usage] = field(default_factory=dict)
     _oldest: dt.datetime | None = None
     _at_once_usd: float | None = None
+    _notices: list[str] = field(default_factory=list)
 
     async def plan(self, found: parse.FoundFiles, *, root: str | None) -> Plan:
         """The plan for these files; with `root` for a sync of that folder, which may remove."""
@@ -190,6 +191,7 @@ class Planner:
             return
         try:
             document, _ = parse.clean(item)
+            self._notices += parse.notices(document)
             known = live.get(document.key)
             digest = content_hash(document)
             if known is not None and known.content_hash == digest and not known.gap:
@@ -338,7 +340,7 @@ class Planner:
             notes.append(
                 "the semantic splitter embeds every sentence once more, which is not counted here"
             )
-        return tuple(notes)
+        return (*notes, *self._notices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ class _Tally:
     queued: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     failed: list[DocumentFailure] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
 
 async def enqueue(
@@ -52,6 +53,7 @@ async def enqueue(
     group: dict[str, Document] = {}
 
     async def flush() -> None:
+        tally.notices += [notice for one in group.values() for notice in parse.notices(one)]
         async with transaction() as conn:
             await _enqueue_group(
                 conn, collection, collection_id, group, tally, from_files=from_files
@@ -69,7 +71,10 @@ async def enqueue(
     if group:
         await flush()
     return Enqueued(
-        queued=tuple(tally.queued), unchanged=tuple(tally.unchanged), failed=tuple(tally.failed)
+        queued=tuple(tally.queued),
+        unchanged=tuple(tally.unchanged),
+        failed=tuple(tally.failed),
+        notices=tuple(tally.notices),
     )
 
 

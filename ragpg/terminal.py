@@ -164,6 +164,7 @@ def print_report(report: IngestReport) -> None:
     for failure in report.failed:
         out.print(f"[red]failed:[/red] {escape(failure.message)} [dim]({failure.reason})[/dim]")
     print_passed_over(report.passed_over)
+    print_notices(report.notices)
     if report.waiting:
         out.print(
             f"{len(report.waiting)} documents wait for their contexts in a batch; `ragpg ingest"
@@ -188,6 +189,12 @@ def print_report(report: IngestReport) -> None:
     if cost:
         out.print(f"cost {cost:.4f} US dollars")
     out.print(f"[dim]{times(report.timings_s)}[/dim]")
+
+
+def print_notices(notices: Sequence[str]) -> None:
+    """Each on a line of its own."""
+    for notice in notices:
+        console().print(f"notice: {notice}", markup=False)
 
 
 def print_passed_over(passed_over: Sequence[PassedOver]) -> None:

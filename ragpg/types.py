@@ -339,8 +339,9 @@ class IngestReport(JsonForm):
 
     `waiting` are not live yet: a batch writes their contexts. `contexts_failed` counts chunks of
     these documents that lack one; `contexts_refused` live chunks of the whole collection that will,
-    since their text was refused, until somebody asks again. `oldest_reused_context` is when the
-    oldest context was written that an updated document kept. `timings_s` are seconds by stage,
+    since their text was refused, until somebody asks again. `notices` are sentences about
+    documents of which a part has no text, unchanged ones included. `oldest_reused_context` is when
+    the oldest context was written that an updated document kept. `timings_s` are seconds by stage,
     added up over groups of documents of which two are in work at once.
     """
 
@@ -355,6 +356,7 @@ class IngestReport(JsonForm):
     contexts_refused: int = 0
     oldest_reused_context: dt.datetime | None = None
     nul_characters_removed: int = 0
+    notices: tuple[str, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     usage: tuple[Usage, ...] = ()
@@ -362,12 +364,16 @@ class IngestReport(JsonForm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueued(JsonForm):
-    """The keys of documents that wait for a worker, or are live as they are, and what failed."""
+    """The keys of documents that wait for a worker, or are live as they are, and what failed.
+
+    `notices` are those of an IngestReport.
+    """
 
     queued: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     failed: tuple[DocumentFailure, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ def enqueue(
             f"{len(done.queued)} queued, {len(done.unchanged)} unchanged, {len(done.failed)} failed"
         )
         terminal.print_passed_over(done.passed_over)
+        terminal.print_notices(done.notices)
         for failure in done.failed:
             typer.echo(f"failed: {failure.message}", err=True)
     if done.failed:
@@ -77,10 +78,10 @@ def status(
     collection: Annotated[
         str | None, typer.Option("--collection", "-c", help="This one alone; name or alias.")
     ] = None,
-    problems: Annotated[int, typer.Option(min=0, help="How many errors to list.")] = 20,
+    problems: Annotated[int, typer.Option(min=0, help="How many errors to list, and PDFs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Count a tenant's documents by what became of them; open batches, and the last errors."""
+    """Count a tenant's documents by what became of them; batches, errors, pages without text."""
     from ragpg import terminal
     from ragpg.database import fetch_rows, statements
 
@@ -91,17 +92,19 @@ def status(
             own = await fetch_rows(conn, of_jobs["own_name"], named) if collection else None
             batches = await fetch_rows(conn, of_jobs["batches"])
             wrong = await fetch_rows(conn, of_jobs["problems"])
+            blank = await fetch_rows(conn, of_jobs["pages_without_text"])
         found = {
             "collections": await client.status(tenant=tenant),
             "batches": batches,
             "problems": wrong,
+            "pages_without_text": blank,
         }
         if own is not None:
             found = {
                 name: [row for row in rows if row["collection"] == own[0]["name"]]
                 for name, rows in found.items()
             }
-        return found | {"problems": found["problems"][:problems]}
+        return found | {name: found[name][:problems] for name in ("problems", "pages_without_text")}
 
     found = with_client(run, tenant=tenant)
     if as_json:

@@ -25,6 +25,7 @@ from ragpg.parse.files import (
     find_files,
     media_type_of,
 )
+from ragpg.parse.pages import notices
 from ragpg.types import Document, MediaType
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "check_key",
     "clean",
     "find_files",
+    "notices",
     "parse_bytes",
     "parse_file",
 ]

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import whitespace
 from typing import Final
 
 import pypdfium2 as pdfium  # type: ignore[import-untyped]
@@ -23,6 +24,8 @@ _GAP_RATIO: Final = 1.6  # of the line height: a wider gap parts paragraphs
 _HYPHENS: Final = frozenset(
     {"\x02", "\ufffe", "\u00ad"}
 )  # how PDFium marks a word broken at a line's end
+# PDFium gives NUL for a glyph whose character the font does not say.
+_BLANK: Final = f"{whitespace}\0"
 # What would be Markdown's own marks at the start of a line of plain text.
 _MARKS = re.compile(r"(?=#{1,6}(?:\s|$)|(?:={2,}|-{2,}|`{3,}|~{3,}|\+{3,})\S*\s*$|>|`{3}|~{3})")
 _DATE = re.compile(r"D:(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(?:Z|([+-]\d\d)'?(\d\d)?)?")
@@ -45,6 +48,8 @@ class _Line:
 
 def parse_pdf(content: bytes, *, key: str) -> Document:
     """The document; `page_starts` has one offset for each page, in order.
+
+    A page without text begins where the next one does, see `ragpg.parse.notices`.
 
     A line in a larger font than most of the text becomes a heading, by size, of level 1 to 3.
     Raises DocumentError with reason `unreadable` for a broken or encrypted file, `no_text` where
@@ -121,7 +126,7 @@ def _lines(page: pdfium.PdfPage) -> list[_Line]:
             continue
         text = "".join(letters)
         letters.clear()
-        if not text.strip():
+        if not text.strip(_BLANK):
             continue
         broken = text.rstrip()[-1] in _HYPHENS
         text = joined + " ".join(text.strip().rstrip("".join(_HYPHENS)).split())

@@ -13,6 +13,7 @@ from ragpg.client import AsyncClient
 from ragpg.settings import Settings
 from ragpg.types import Document, Recipe
 from tests.cli.test_commands import CommandLine
+from tests.unit.parse_fixtures import pdf
 from tests.vendor_stub import VendorStub
 
 BATCHED = Recipe(
@@ -117,3 +118,20 @@ def test_a_document_that_nobody_works_on_is_interrupted_and_retry_queues_it(ragp
     assert ragpg("retry", "-t", "acme", "-c", "docs").stdout == "1 queued again\n"
     found = json.loads(ragpg("status", "-t", "acme", "--json").stdout)
     assert [(row["queued"], row["interrupted"]) for row in found["collections"]] == [(1, 0)]
+
+
+def test_pages_without_text_are_named_when_a_file_is_ingested_and_by_status_later(ragpg, tmp_path):
+    words = [(11, 700, "Load the paper into the lower tray first.")]
+    (tmp_path / "scan.pdf").write_bytes(pdf(words, [], [], words))
+    for command in ("ingest", "ingest", "enqueue"):
+        shown = " ".join(ragpg(command, str(tmp_path), "-t", "acme").stdout.split())
+        assert "notice: scan.pdf holds no text on pages 2-3 of 4; if they are scans" in shown
+    report = json.loads(ragpg("ingest", str(tmp_path), "-t", "acme", "--json").stdout)
+    assert report["notices"][0].startswith("scan.pdf holds no text on pages 2-3 of 4")
+    ragpg("ingest", str(tmp_path), "-t", "acme", "-c", "other")
+    blank = {"collection": "default", "key": "scan.pdf", "pages_without_text": [2, 3]}
+    found = json.loads(ragpg("status", "-t", "acme", "-c", "default", "--json").stdout)
+    assert found["pages_without_text"] == [blank]
+    table = ragpg("status", "-t", "acme").stdout
+    assert table.count("[2, 3]") == 2
+    assert "[2, 3]" not in ragpg("status", "-t", "acme", "--problems", "0").stdout

@@ -177,3 +177,27 @@ async def test_a_function_that_fits_is_in_one_chunk_with_its_blank_lines(
     whole = document.text[start : document.text.index(after, start)].strip()
     assert "\n\n" in whole
     assert [chunk for chunk in chunks if whole in chunk], chunks
+
+
+async def test_pages_without_text_are_told_by_each_ingest_and_kept_with_the_document(
+    database, tmp_path: Path
+):
+    words = [(11, 700, "Load the paper into the lower tray first.")]
+    (tmp_path / "half.pdf").write_bytes(pdf(words, [], [], words, []))
+    (tmp_path / "whole.pdf").write_bytes(manual())
+    told = (
+        (
+            "half.pdf holds no text on pages 2-3, 5 of 5; if they are scans, run text recognition on"
+            " the file and ingest it again"
+        ),
+    )
+    async with client_on(database) as client:
+        manuals = client.collection(tenant="acme", name="manuals")
+        await manuals.create(recipe())
+        assert (await manuals.plan(tmp_path)).notes[-1:] == told
+        for keys in ("created", "unchanged"):
+            report = await manuals.ingest_files([tmp_path])
+            assert getattr(report, keys) == ("half.pdf", "whole.pdf")
+            assert report.notices == told
+        assert (await manuals.enqueue_files([tmp_path])).notices == told
+        assert [one.pages_without_text for one in await manuals.documents()] == [(2, 3, 5), ()]

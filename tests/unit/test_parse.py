@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,8 +153,9 @@ def test_a_date_that_is_left_empty_or_that_tools_write_for_none_is_none(value):
 
 @pytest.mark.parametrize("field", ["review_by", "expires_at"])
 def test_a_document_of_the_callers_with_a_date_that_is_none_is_refused(field):
+    fields: dict[str, Any] = {field: "tomorrow"}
     with pytest.raises(DocumentError, match=f"{field} is 'tomorrow'; give a datetime") as caught:
-        clean(Document(key="a", text="Words.", **{field: "tomorrow"}))
+        clean(Document(key="a", text="Words.", **fields))
     assert caught.value.reason == "invalid"
 
 

@@ -6,9 +6,10 @@ import time
 import pytest
 
 from ragpg.errors import DocumentError
-from ragpg.parse import clean, parse_bytes
+from ragpg.parse import clean, notices, parse_bytes
 from ragpg.parse.html_frame import mark_frame
 from ragpg.split import split
+from ragpg.types import Document
 from tests.unit.parse_fixtures import docx, pdf
 
 PAGE = """<!doctype html><html><head><title>Leave &amp; holidays | Acme</title><style>p{}</style></head>
@@ -187,6 +188,34 @@ def test_a_pdf_without_a_text_layer_is_refused_as_such():
     with pytest.raises(DocumentError, match="no text layer") as caught:
         parse_bytes(pdf([], []), key="scan.pdf")
     assert caught.value.reason == "no_text"
+
+
+WORDS = [(11, 700, "Words of a page.")]
+
+
+@pytest.mark.parametrize(
+    ("pages", "named"),
+    [
+        ([WORDS, [], [], WORDS], "pages 2-3 of 4"),
+        ([[], WORDS], "page 1 of 2"),
+        ([WORDS, []], "page 2 of 2"),
+        ([WORDS, [(11, 700, r"\000\000")]], "page 2 of 2"),
+        ([[], WORDS, [(11, 700, "  ")], [], [], WORDS, []], "pages 1, 3-5, 7 of 7"),
+    ],
+)
+def test_the_pages_of_a_pdf_without_text_are_named_by_ranges(pages, named):
+    document, _ = clean(parse_bytes(pdf(*pages), key="scan.pdf"))
+    assert notices(document) == (
+        (
+            f"scan.pdf holds no text on {named}; if they are scans, run text recognition on the file"
+            " and ingest it again"
+        ),
+    )
+
+
+def test_a_document_with_text_on_each_page_or_without_pages_has_no_notice():
+    assert notices(parse_bytes(pdf(WORDS, WORDS), key="a.pdf")) == ()
+    assert notices(Document(key="a", text="")) == ()
 
 
 @pytest.mark.parametrize(

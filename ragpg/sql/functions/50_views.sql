@@ -23,16 +23,23 @@ create or replace view ragpg.document_overview with (security_invoker = true) as
 select document.tenant_id, collection.name as collection, document.key, document.title,
        document.revision, document.media_type, document.tags, document.modified_at,
        document.owner, document.review_by, document.expires_at, document.updated_at,
-       length(document.text) as characters, counted.chunks, counted.without_context
+       length(document.text) as characters, counted.chunks, counted.without_context,
+       -- A page without text begins where the next one does, or the document ends: with its chunks.
+       array(select page.number::int
+               from unnest(document.page_starts) with ordinality as page (start, number)
+              where page.start = coalesce(document.page_starts[page.number::int + 1], counted.stop)
+              order by page.number) as pages_without_text
   from ragpg.document
   join ragpg.collection using (tenant_id, collection_id)
  cross join lateral (
-           select count(*) as chunks, count(*) filter (where chunk.context is null) as without_context
+           select count(*) as chunks, count(*) filter (where chunk.context is null) as without_context,
+                  max(chunk.stop) as stop
              from ragpg.chunk
             where chunk.tenant_id = document.tenant_id
               and chunk.document_id = document.document_id
        ) as counted;
-comment on view ragpg.document_overview is 'One row per live document, with its number of chunks.';
+comment on view ragpg.document_overview is
+    'One row per live document, with its number of chunks, and the pages of a PDF that hold no text.';
 
 create or replace view ragpg.chunk_overview with (security_invoker = true) as
 select chunk.tenant_id, collection.name as collection, document.key as document_key,

@@ -306,7 +306,8 @@ select ragpg.delete_document(%(collection)s, %(key)s) as deleted;
 -- A page of the collection's documents by key, without their texts.
 select overview.key, overview.title, overview.revision, overview.media_type, overview.tags,
        overview.modified_at, overview.owner, overview.review_by, overview.expires_at,
-       overview.updated_at, overview.characters, overview.chunks, overview.without_context
+       overview.updated_at, overview.characters, overview.chunks, overview.without_context,
+       overview.pages_without_text
   from ragpg.collection
   join ragpg.document_overview as overview
     on overview.tenant_id = collection.tenant_id and overview.collection = collection.name

@@ -138,6 +138,14 @@ select pending.collection, pending.key, pending.status, pending.attempts,
  where pending.last_error is not null or pending.status = 'interrupted'
  order by pending.collection, pending.key;
 
+-- name: pages_without_text
+-- Live PDFs that say nothing on some page: scanned, or blank.
+select overview.collection, overview.key, overview.pages_without_text
+  from ragpg.document_overview as overview
+ where overview.media_type = 'pdf'
+   and cardinality(overview.pages_without_text) > 0
+ order by overview.collection, overview.key;
+
 -- name: batches
 -- Batches that are at the vendor, or may be (no vendor id yet), oldest first, with what waits.
 select collection.name as collection, context_batch.batch_id, context_batch.vendor_id,
