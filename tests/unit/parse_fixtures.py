@@ -27,12 +27,22 @@ _CORE = (
 )
 
 
-def docx(*paragraphs: tuple[str, str], title: str = "") -> bytes:
-    """A Word document of (style, text) paragraphs."""
-    body = "".join(
-        f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
-        for style, text in paragraphs
-    )
+# What Word in German writes: the ids are translated, the names are not.
+_STYLES = (
+    '<?xml version="1.0"?><w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/'
+    'main"><w:style w:type="paragraph" w:styleId="Titel"><w:name w:val="Title"/></w:style></w:styles>'
+)
+
+Block = tuple[str, str] | list[list["Cell"]]
+Cell = str | list[Block]
+
+
+def docx(*blocks: Block, title: str = "") -> bytes:
+    """A Word document of (style, text) paragraphs and tables, which are rows of cells.
+
+    A cell is a text or blocks of its own.
+    """
+    body = "".join(map(_block, blocks))
     document = (
         '<?xml version="1.0"?><w:document xmlns:w="http://schemas.openxmlformats.org/'
         f'wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>'
@@ -42,8 +52,22 @@ def docx(*paragraphs: tuple[str, str], title: str = "") -> bytes:
         archive.writestr("[Content_Types].xml", _CONTENT_TYPES)
         archive.writestr("_rels/.rels", _RELATIONS)
         archive.writestr("word/document.xml", document)
+        archive.writestr("word/styles.xml", _STYLES)
         archive.writestr("docProps/core.xml", _CORE.format(title=title))
     return packed.getvalue()
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, tuple):
+        style, text = block
+        return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
+    rows = ("".join(map(_cell, row)) for row in block)
+    return f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in rows)}</w:tbl>"
+
+
+def _cell(cell: Cell) -> str:
+    blocks = [("Normal", cell)] if isinstance(cell, str) else cell
+    return f"<w:tc>{''.join(map(_block, blocks))}</w:tc>"
 
 
 def pdf(*pages: list[tuple[int, int, str]], info: bytes = b"") -> bytes:

@@ -10,7 +10,7 @@ from ragpg.parse import clean, notices, parse_bytes
 from ragpg.parse.html_frame import mark_frame
 from ragpg.split import split
 from ragpg.types import Document
-from tests.unit.parse_fixtures import docx, pdf
+from tests.unit.parse_fixtures import Block, Cell, docx, pdf
 
 PAGE = """<!doctype html><html><head><title>Leave &amp; holidays | Acme</title><style>p{}</style></head>
 <body><header><a href="/">Acme</a></header><nav><a href="/x">Menu</a></nav><main><article>
@@ -243,4 +243,36 @@ def test_a_word_document_becomes_markdown():
     assert document.modified_at == dt.datetime(2025, 5, 18, 10, tzinfo=dt.UTC)
     assert document.text == (
         "# Leave policy\n\nTwenty-five days.\n\n## Illness\n\nCall before nine.\n"
+    )
+
+
+@pytest.mark.parametrize("style", ["Title", "Titel"])
+def test_the_title_of_a_word_document_is_a_heading_and_its_title(style):
+    content = docx(
+        (style, "Leave policy"), ("Subtitle", "For all offices"), ("Heading2", "Illness"),
+        ("Normal", "Call before nine."),
+    )  # fmt: skip
+    document = parse_bytes(content, key="leave.docx")
+    assert document.title == "Leave policy"
+    assert document.text == (
+        "# Leave policy\n\nFor all offices\n\n## Illness\n\nCall before nine.\n"
+    )
+
+
+def test_a_table_in_a_cell_of_a_word_document_keeps_its_rows_apart():
+    sizes: list[list[Cell]] = [
+        ["Size", "Left", "Price"],
+        ["S", [], "10"],
+        ["M", [("Normal", "12"), [["old", "11"]]]],
+    ]
+    cell: list[Block] = [("Normal", "Shirts:"), sizes, ("Normal", "each.")]
+    document = parse_bytes(docx([["Ware", "Prices"], ["Cotton", cell]]), key="a.docx")
+    (row,) = [line for line in document.text.splitlines() if "Cotton" in line]
+    assert [part.strip() for part in row.split("|")[1:-1]] == [
+        "Cotton",
+        "Shirts: Size / Left / Price; S / / 10; M / 12 old / 11 each.",
+    ]
+    framed = parse_bytes(docx([[[sizes[:2]]]]), key="a.docx")
+    assert framed.text == (
+        "| Size | Left | Price |\n| ---- | ---- | ----- |\n| S    |      | 10    |\n"
     )
