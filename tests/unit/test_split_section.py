@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
-import time
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -257,14 +259,43 @@ def test_no_cut_falls_inside_a_grapheme():
             assert {edge for span in spans for edge in (span.start, span.stop)} <= boundaries
 
 
-@pytest.mark.parametrize("text", ["a" * 2_000_000, "word " * 400_000, "🇨🇭" * 150_000])
-def test_time_grows_with_the_text_and_not_faster(text):
-    start = time.process_time()
-    section(text[: len(text) // 8], media_type="text", key="a.txt")
-    eighth = time.process_time() - start
-    start = time.process_time()
-    section(text, media_type="text", key="a.txt")
-    assert time.process_time() - start < 8 * 4 * eighth + 0.5
+# In a process of its own, which can be ended where a search in the line never does.
+_SPLIT_LINE = """
+import json, sys, time
+from ragpg.split import split
+from ragpg.types import Document
+
+def seconds(text):
+    document = Document(key=sys.argv[3], text=text, media_type=sys.argv[4])
+    started = time.process_time()
+    spans = split(document, splitter="section", max_tokens=400, overlap_tokens=50)
+    assert spans[0].start == 0 and spans[-1].stop == len(text)
+    assert all(b.start <= a.stop < b.stop for a, b in zip(spans, spans[1:]))
+    return time.process_time() - started
+
+line = sys.argv[1] * int(sys.argv[2])
+seconds(line[:100_000])
+print(json.dumps([seconds(line[: len(line) // 8]), seconds(line)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("unit", "megabytes", "key", "media_type"),
+    [
+        ("a", 20, "a.txt", "text"),
+        ("word ", 20, "a.txt", "text"),
+        ("word ", 20, "a.md", "markdown"),
+        ("连接池已满时请检查慢查询", 20, "a.txt", "text"),
+        ("🇨🇭", 2, "a.txt", "text"),
+    ],
+)
+def test_a_line_of_20_megabytes_is_cut_in_linear_time(unit, megabytes, key, media_type):
+    times = str(megabytes * 1_000_000 // len(unit.encode()))
+    command = [sys.executable, "-c", _SPLIT_LINE, unit, times, key, media_type]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    eighth, whole = json.loads(done.stdout)
+    # 8 where it is linear, 64 where it is quadratic.
+    assert whole < 20 * eighth
 
 
 @pytest.mark.parametrize(("max_tokens", "overlap_tokens"), [(0, 0), (10, 10), (10, -1), (10, 11)])
