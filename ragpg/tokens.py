@@ -29,10 +29,12 @@ _TOKEN = regex.compile(
 )
 _FEW = 4096  # matches held at a time: memory stays flat on a text of any length
 # Most texts are taken apart by array, in a tenth of the time that the expression takes. What a
-# character is stands in a table; above it are Han, Kana, Hangul and emoji, and a text that holds
-# one of those is left to the expression.
-_TABLE = 0x3000
+# character is stands in a table. A wider one has Han, Kana, Hangul and emoji as well, and takes
+# 60 ms to make, which a long text is worth; one with yet rarer ones is left to the expression.
+_TABLE, _WIDE = 0x3000, 0x20000
 _ABOVE = regex.compile(rf"[^\u0000-{chr(_TABLE - 1)}]")
+_ABOVE_WIDE = regex.compile(rf"[^\u0000-{chr(_WIDE - 1)}]")
+_LONG = 1 << 16
 _NOTHING, _LETTER, _DIGIT, _VISIBLE = range(4)
 _MATCHED = (  # a later kind goes before an earlier one
     (_VISIBLE, r"[^\s\p{Cc}\p{Cf}]"),
@@ -49,8 +51,8 @@ Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 def count_tokens(text: str) -> int:
     """Estimated tokens of `text`, 0 or more; linear, about 10 million characters a second."""
-    if _in_table(text):
-        return sum(int(np.count_nonzero(is_start)) for _, is_start in _edges(text))
+    if size := _table_for(text):
+        return sum(int(np.count_nonzero(is_start)) for _, is_start in _edges(text, size))
     matches = _TOKEN.finditer(text)
     total = 0
     while count := sum(1 for _ in islice(matches, _FEW)):
@@ -70,8 +72,8 @@ class TokenMap:
 
     def __init__(self, text: str) -> None:
         self.length = len(text)
-        if _in_table(text):
-            self._starts, self._ends = _by_array(text)
+        if size := _table_for(text):
+            self._starts, self._ends = _by_array(text, size)
             return
         starts, ends = array("I"), array("I")
         for match in _TOKEN.finditer(text):
@@ -94,24 +96,29 @@ class TokenMap:
         return self._starts[max(0, index)] if tokens and self._starts else stop
 
 
-def _in_table(text: str) -> bool:
-    return len(text) > _SHORT and (text.isascii() or _ABOVE.search(text) is None)
+def _table_for(text: str) -> int:
+    """The size of a table that has all its characters; 0 where the expression is to be used."""
+    if len(text) <= _SHORT:
+        return 0
+    if text.isascii() or _ABOVE.search(text) is None:
+        return _TABLE
+    return _WIDE if len(text) >= _LONG and _ABOVE_WIDE.search(text) is None else 0
 
 
 @cache
-def _table() -> tuple[Array, Array]:
+def _table(size: int) -> tuple[Array, Array]:
     """By character: its kind, and whether a letter behind it goes on with its word."""
-    characters = "".join(map(chr, range(_TABLE)))
-    kinds, words = np.zeros(_TABLE, np.uint8), np.zeros(_TABLE, np.bool_)
+    characters = "".join(map(chr, range(size)))
+    kinds, words = np.zeros(size, np.uint8), np.zeros(size, np.bool_)
     for kind, pattern in _MATCHED:
         kinds[[match.start() for match in regex.finditer(pattern, characters)]] = kind
     words[[match.start() for match in regex.finditer(_WORD, characters)]] = True
     return kinds, words
 
 
-def _edges(text: str) -> Iterator[tuple[Array, Array]]:
+def _edges(text: str, size: int) -> Iterator[tuple[Array, Array]]:
     """Piece by piece, the offsets at which a token starts or one ends before none, and which do."""
-    kinds_of, words_of = _table()
+    kinds_of, words_of = _table(size)
     kind, word, place = _NOTHING, False, 0  # of the character before the piece
     for at in range(0, len(text), _PIECE):
         codes = np.frombuffer(text[at : at + _PIECE].encode("utf-32-le", "surrogatepass"), "<u4")
@@ -136,12 +143,20 @@ def _edges(text: str) -> Iterator[tuple[Array, Array]]:
         kind, word, place = int(kinds[-1]), bool(words_of[codes[-1]]), int(places[-1])
 
 
-def _by_array(text: str) -> tuple[array[int], array[int]]:
-    """The tokens' starts and ends."""
-    pieces = list(_edges(text))
-    edges = np.concatenate([*(piece for piece, _ in pieces), [len(text)]])
-    (which,) = np.nonzero(np.concatenate([starts for _, starts in pieces]))
-    found = array("I"), array("I")
-    for offsets, ends in zip(found, (edges[which], edges[which + 1]), strict=True):
-        offsets.frombytes(ends.astype(np.uintc).tobytes())
-    return found
+def _by_array(text: str, size: int) -> tuple[array[int], array[int]]:
+    """The tokens' starts and ends: a token ends at the edge behind its start."""
+    starts, ends = array("I"), array("I")
+    is_open = False
+    for edges, is_start in _edges(text, size):
+        if not len(edges):
+            continue
+        if is_open:
+            ends.append(int(edges[0]))
+        (which,) = np.nonzero(is_start)
+        starts.frombytes(edges[which].astype(np.uintc).tobytes())
+        is_open = bool(is_start[-1])
+        closed = which[:-1] if is_open else which
+        ends.frombytes(edges[closed + 1].astype(np.uintc).tobytes())
+    if is_open:
+        ends.append(len(text))
+    return starts, ends
