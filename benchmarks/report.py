@@ -102,7 +102,9 @@ def _rows(value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(isinstance(row, dict) for row in value)
 
 
-def tables(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[dict]]]:
+def tables(
+    value: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], list[dict[str, Any]]]]:
     """Every list of flat rows in a result, with the names that lead to it.
 
     A row that holds rows of its own is named by its single values: `chunks: 10,000`.
