@@ -231,6 +231,16 @@ def test_a_collection_that_is_deleted_during_its_rebuild_ends_it(
     assert owner.execute("select count(*) from ragpg.lexeme_count").fetchone() == (0,)
 
 
+def test_a_collection_that_was_emptied_needs_no_rebuild(owner, database):
+    home = make_home(owner)
+    chunks = add(owner, home, ["wort1 wort2 wort3 wort4 wort5"] * 3)
+    remove(owner, home, chunks)
+    assert owner.execute(
+        "select chunks, stored_chunks, advice from ragpg.lexical_health"
+    ).fetchone() == (0, 0, "good")
+    assert upkeep.plan(database.owner_url).lexical == ()
+
+
 def test_runs_of_counts_are_compacted(owner, database):
     home = make_home(owner)
     with psycopg.connect(database.owner_url) as writer:

@@ -424,7 +424,9 @@ create or replace view ragpg.lexical_health with (security_barrier = true) as
                when coalesce(size.chunks, 0) <> stored.chunks then 'rebuild: counts differ from the stored chunks'
                when ragpg.has_outdated_lexemes(collection.collection_id)
                    then 'rebuild: texts are read otherwise now, by a new release or another PostgreSQL'
-               when size.average_length / reference.average_length not between 0.8 and 1.25
+               -- An empty collection has no length that could have moved.
+               when stored.chunks > 0
+                    and size.average_length / reference.average_length not between 0.8 and 1.25
                    then 'rebuild: the average length has moved, searches score more chunks than needed'
                when size.runs > 24 then 'compact: many runs of counts'
                else 'good'
