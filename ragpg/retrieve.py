@@ -163,8 +163,9 @@ async def retrieve(
             )
     worded = weights.lexical == 0 or any(row["lexical_rank"] is not None for row in rows)
     if not worded and not await _has_lexemes(conn, collection, query):
+        searched = "nothing" if embedding is None or not weights.dense else "only meaning"
         notices.append(
-            "the query holds no keyword (stop words or symbols only), so only meaning was searched"
+            f"the query holds no keyword (stop words or symbols only), so {searched} was searched"
         )
     return Hits(
         hits=tuple(_hit(row) for row in rows),

@@ -95,6 +95,24 @@ async def test_pages_through_the_client_are_the_long_list(client):
         await notes.retrieve("valve", after=12345)
 
 
+async def test_only_a_query_without_keywords_is_said_to_have_none(client):
+    empty = client.collection(tenant="acme", name="empty")
+    await empty.create(SMALL)
+    assert (await empty.retrieve("backup policy")).notices == ()
+    told = "the query holds no keyword (stop words or symbols only), so {} was searched"
+    assert (await empty.retrieve("of the !?")).notices == (told.format("only meaning"),)
+    notes = await filled(client, guide())
+    assert (await notes.retrieve("zeppelin")).notices == ()
+    none = await notes.retrieve("of the", weights=Weights(dense=0))
+    assert none.hits == ()
+    assert none.notices == (told.format("nothing"),)
+    # What is a stop word is for the collection's language to say.
+    german = client.collection(tenant="acme", name="german")
+    await german.create(replace(SMALL, language="german"))
+    assert (await german.retrieve("of the")).notices == ()
+    assert (await german.retrieve("und das")).notices == (told.format("only meaning"),)
+
+
 async def test_weights_choose_the_arm_and_a_stop_word_or_zero_vector_is_told(database):
     class Zero(testing.HashEmbedder):
         async def embed(self, texts, *, purpose):

@@ -79,7 +79,11 @@ select around.expanded_from, chunk.chunk_id, document.key as document_key,
  order by around.place;
 
 -- name: query_lexemes
-select count(*) as lexemes from ragpg.query_lexemes(%(collection)s, %(query)s);
+-- In the query alone: an empty collection counts no lexeme, whatever is asked.
+select length(ragpg.tokenize(%(query)s, collection.language)) as lexemes
+  from ragpg.collection
+ where collection.tenant_id = (select ragpg.current_tenant())
+   and collection.collection_id = ragpg.collection_number(%(collection)s);
 
 -- name: log_search
 insert into ragpg.search (
