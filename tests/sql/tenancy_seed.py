@@ -221,3 +221,14 @@ def one(conn: psycopg.Connection[Any], statement: str, parameters: list[Any] | N
     if row is None:
         raise LookupError(statement)
     return row[0]
+
+
+def relations(owner: psycopg.Connection[Any]) -> list[str]:
+    """Every table and view of the schema, by name."""
+    return [
+        name
+        for (name,) in owner.execute(
+            "select relname from pg_class where relnamespace = 'ragpg'::regnamespace"
+            " and relkind in ('r', 'p', 'v', 'm', 'f') order by 1"
+        )
+    ]

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from tests.conftest import TestDatabase
-from tests.sql.tenancy_seed import CANARY, FOREIGN, LEAK, World, make_world, one
+from tests.sql.tenancy_seed import CANARY, FOREIGN, LEAK, World, make_world, one, relations
 
 LOGINS = ("service", "reader", "bound", "grouped")
 GARBAGE = ("1; drop table ragpg.chunk", "1e0", " 1", "1 ", "+1", "01", "1.0", "2147483648",
@@ -48,16 +48,6 @@ VALUES: dict[str, list[str]] = {
 @pytest.fixture
 def world(owner: psycopg.Connection, database: TestDatabase) -> World:
     return make_world(owner, database)
-
-
-def relations(owner: psycopg.Connection) -> list[str]:
-    return [
-        name
-        for (name,) in owner.execute(
-            "select relname from pg_class where relnamespace = 'ragpg'::regnamespace"
-            " and relkind in ('r', 'p', 'v', 'm', 'f') order by 1"
-        )
-    ]
 
 
 def calls(owner: psycopg.Connection, each: int) -> list[tuple[str, str]]:
