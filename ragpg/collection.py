@@ -120,13 +120,21 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
             return await requeue(conn, self.name, keys)
 
     async def document(self, key: str) -> Document:
-        """The live document of this key, with its full text. Raises DocumentNotFound."""
+        """The live document of this key, with its full text.
+
+        Raises DocumentNotFound, also for one that has expired, which no search finds either.
+        """
         checked_key(key)
         async with self.transaction() as conn:
             rows = await fetch_rows(conn, INGEST["document"], {"collection": self.name, "key": key})
         if not rows:
             raise DocumentNotFound(f"collection {self.name!r} has no document {key!r}")
         row = rows[0]
+        if row.pop("expired"):
+            raise DocumentNotFound(
+                f"document {key!r} of collection {self.name!r} expired at"
+                f" {row['expires_at'].isoformat()}; ingest it with another expires_at to have it back"
+            )
         row["tags"], row["page_starts"] = tuple(row["tags"]), tuple(row["page_starts"])
         return Document(**row)
 
@@ -135,7 +143,8 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
     ) -> list[DocumentOverview]:
         """Live documents by key, without their texts, at most `limit` (1 to 1000).
 
-        `after` is the key of the last one of the page before. Raises CollectionNotFound.
+        One that has expired is not among them, though not yet deleted. `after` is the key of the
+        last one of the page before. Raises CollectionNotFound.
         """
         async with self.transaction(pipelined=True) as conn:
             return await list_documents(

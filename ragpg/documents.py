@@ -18,6 +18,8 @@ STATEMENTS = statements("ingest")
 class DocumentOverview(JsonForm):
     """A live document without its text, as the view `ragpg.document_overview` has it.
 
+    That view shows expired documents too, until they are deleted, and says so.
+
     `characters` of its text; `without_context` of its chunks lack one. `pages_without_text` of a
     PDF are scanned, or blank; they count from 1.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 import ragpg
@@ -35,6 +37,39 @@ async def test_documents_are_listed_by_key_in_pages(client):
     assert [each.key for each in under] == ["it/vpn.md"]
     with pytest.raises(InputError, match="limit is 0"):
         await docs.documents(limit=0)
+
+
+async def test_an_expired_document_is_no_longer_live_and_named_as_expired_where_people_inspect(
+    client, database, owner
+):
+    docs = client.collection(tenant="acme", name="docs")
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    await docs.ingest(
+        [
+            Document(key="new.md", text="The new rule."),
+            Document(key="old.md", text="The old rule.", expires_at=later),
+        ]
+    )
+    assert [each.key for each in await docs.documents()] == ["new.md", "old.md"]
+    assert (await docs.document("old.md")).text == "The old rule."
+    owner.execute("update ragpg.document set expires_at = '2020-12-31 12:00Z' where key = 'old.md'")
+    assert [each.key for each in await docs.documents()] == ["new.md"]
+    with pytest.raises(DocumentNotFound, match=r"'old\.md' .* expired at 2020-12-31T12:00"):
+        await docs.document("old.md")
+    with psycopg.connect(database.service_url) as conn:
+        conn.execute("select ragpg.use_tenant('acme')")
+        for statement in (
+            "select key, expired from ragpg.document_overview order by 1",
+            "select document_key, expired from ragpg.chunk_overview order by 1",
+        ):
+            assert conn.execute(statement).fetchall() == [("new.md", False), ("old.md", True)]
+        assert conn.execute(
+            "select documents, expired_documents from ragpg.collection_overview"
+        ).fetchone() == (2, 1)
+        assert conn.execute("select live, expired from ragpg.ingest_status").fetchone() == (1, 1)
+    assert await docs.expire() == ("old.md",)
+    with pytest.raises(DocumentNotFound, match=r"has no document 'old\.md'"):
+        await docs.document("old.md")
 
 
 async def test_a_document_is_renamed_with_its_chunks(client):

@@ -14,10 +14,14 @@ select collection.tenant_id, collection.collection_id, collection.name,
            and document.collection_id = collection.collection_id) as documents,
        (select count(*) from ragpg.embedding
          where embedding.tenant_id = collection.tenant_id
-           and embedding.collection_id = collection.collection_id) as chunks
+           and embedding.collection_id = collection.collection_id) as chunks,
+       (select count(*) from ragpg.document
+         where document.tenant_id = collection.tenant_id
+           and document.collection_id = collection.collection_id
+           and document.expires_at <= now()) as expired_documents
   from ragpg.collection;
 comment on view ragpg.collection_overview is
-    'One row per collection: its recipe, aliases, and how much it holds.';
+    'One row per collection: its recipe, aliases, and how much it holds. Among documents are expired_documents, which no search finds any more and `ragpg expire` deletes.';
 
 create or replace view ragpg.document_overview with (security_invoker = true) as
 select document.tenant_id, collection.name as collection, document.key, document.title,
@@ -28,7 +32,8 @@ select document.tenant_id, collection.name as collection, document.key, document
        array(select page.number::int
                from unnest(document.page_starts) with ordinality as page (start, number)
               where page.start = coalesce(document.page_starts[page.number::int + 1], counted.stop)
-              order by page.number) as pages_without_text
+              order by page.number) as pages_without_text,
+       coalesce(document.expires_at <= now(), false) as expired
   from ragpg.document
   join ragpg.collection using (tenant_id, collection_id)
  cross join lateral (
@@ -38,21 +43,20 @@ select document.tenant_id, collection.name as collection, document.key, document
             where chunk.tenant_id = document.tenant_id
               and chunk.document_id = document.document_id
        ) as counted;
-comment on view ragpg.document_overview is
-    'One row per live document, with its number of chunks, and the pages of a PDF that hold no text.';
+comment on view ragpg.document_overview is 'One row per published document, with its number of chunks, and the pages of a PDF that hold no text. One that has expired is found by no search and no longer live; it stays here until `ragpg expire` deletes it.';
 
 create or replace view ragpg.chunk_overview with (security_invoker = true) as
 select chunk.tenant_id, collection.name as collection, document.key as document_key,
        document.title as document_title, chunk.chunk_id, chunk.position, chunk.start, chunk.stop,
        chunk.page, chunk.section_path, chunk.context, chunk.context_error, chunk.table_header,
        chunk.text, document.source, document.tags, document.metadata, document.modified_at,
-       chunk.context_refused
+       chunk.context_refused, coalesce(document.expires_at <= now(), false) as expired
   from ragpg.chunk
   join ragpg.document using (tenant_id, document_id)
   join ragpg.collection on collection.tenant_id = chunk.tenant_id
                        and collection.collection_id = chunk.collection_id;
 comment on view ragpg.chunk_overview is
-    'One row per live chunk with its document''s title, source, tags, metadata and modified time.';
+    'One row per published chunk with its document''s title, source, tags, metadata and modified time. The chunks of an expired document are found by no search; they stay here until `ragpg expire` deletes it.';
 
 create or replace view ragpg.context_gap with (security_invoker = true) as
 select chunk.tenant_id, chunk.collection_id, chunk.document_id, chunk.chunk_id, chunk.position,

@@ -240,13 +240,18 @@ create or replace view ragpg.ingest_status with (security_invoker = true) as
 select collection.tenant_id, collection.name as collection,
        (select count(*) from ragpg.document
          where document.tenant_id = collection.tenant_id
-           and document.collection_id = collection.collection_id) as live,
+           and document.collection_id = collection.collection_id
+           and (document.expires_at is null or document.expires_at > now())) as live,
        counted.queued, counted.retrying, counted.in_work, counted.failed, counted.no_text,
        counted.waiting_since, counted.batched, asked.batched_since, counted.interrupted,
        (select count(*) from ragpg.context_gap
          where context_gap.tenant_id = collection.tenant_id
            and context_gap.collection_id = collection.collection_id
-           and context_gap.context_refused) as refused_contexts
+           and context_gap.context_refused) as refused_contexts,
+       (select count(*) from ragpg.document
+         where document.tenant_id = collection.tenant_id
+           and document.collection_id = collection.collection_id
+           and document.expires_at <= now()) as expired
   from ragpg.collection
  cross join lateral (
            select count(*) filter (where staged_document.status = 'queued'
@@ -279,4 +284,4 @@ select collection.tenant_id, collection.name as collection,
               and context_batch.status in ('intended', 'submitted')
        ) as asked;
 comment on view ragpg.ingest_status is
-    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, are interrupted (in work once and not touched for five minutes), are left to batches at the vendor (the oldest open one since batched_since), failed, or hold no text. refused_contexts counts live chunks without a context because the model refused their text.';
+    'One row per collection: how many documents are live, and of the versions that are not, how many wait, wait for another try, are in work, are interrupted (in work once and not touched for five minutes), are left to batches at the vendor (the oldest open one since batched_since), failed, or hold no text. refused_contexts counts live chunks without a context because the model refused their text. expired counts documents that no search finds any more and that are not deleted yet.';

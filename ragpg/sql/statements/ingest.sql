@@ -315,13 +315,15 @@ select overview.key, overview.title, overview.revision, overview.media_type, ove
    and collection.collection_id = ragpg.collection_number(%(collection)s)
    and (%(key_prefix)s::text is null or overview.key ^@ %(key_prefix)s)
    and (%(after)s::text is null or overview.key > %(after)s)
+   and not overview.expired
  order by overview.key
  limit %(limit)s;
 
 -- name: document
 select document.key, document.text, document.title, document.source, document.tags,
        document.metadata, document.modified_at, document.owner, document.review_by,
-       document.expires_at, document.media_type, document.page_starts
+       document.expires_at, document.media_type, document.page_starts,
+       coalesce(document.expires_at <= now(), false) as expired
   from ragpg.document
  where document.tenant_id = (select ragpg.current_tenant())
    and document.collection_id = ragpg.collection_number(%(collection)s)
