@@ -10,6 +10,8 @@ alone.
 `dense recall` is the share of the exact 150 nearest chunks of the tenant and filter that the vector
 leg returns; `hybrid recall` that of the exact fused 20, known for ragpg's own scores only; `found`
 is the share of questions whose source chunk is among the 20. `times` compares p50 with ragpg's.
+`server_mb` is the most memory that all processes of the server had at one time while ragpg's rows
+were loaded, indexed and searched.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from benchmarks import hybrid_data
 from benchmarks.hybrid_cells import cell_of
 from benchmarks.lexical import fresh_database, server
 from benchmarks.machine import machine
+from benchmarks.server_cpu import postmaster_of
+from benchmarks.server_memory import peak_memory
 from benchmarks.timing import timed
 from ragpg.database import statements
 from ragpg.dense_index import apply
@@ -301,6 +305,15 @@ def show(size: int, rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"where it is slower, the other returns {worst:.3f} to {best:.3f} of the nearest chunks"
 
 
+def show_memory(memory: list[dict[str, Any]]) -> Iterator[str]:
+    """The server's memory at its most, a line for each phase."""
+    for row in memory:
+        yield (
+            f"{row['phase']:24} server {row['server_mb']:,.0f} MB in {row['processes']} processes,"
+            f" by {row['counted_by']}"
+        )
+
+
 def run_size(url: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Everything for one size; each side's database is there only while it is measured."""
     callers = [int(count) for count in options.callers.split(",")]
@@ -312,9 +325,13 @@ def run_size(url: str, size: int, options: argparse.Namespace) -> dict[str, Any]
         with fresh_database(url, "ragpg_bench_hybrid") as dsn:
             migrate(dsn)
             with psycopg.connect(dsn, autocommit=True) as conn:
-                load(dsn, folder)
-                apply(dsn, memory_mb=1000)
-                rows = measure(dsn, questions, callers, options.budget)
+                postmaster, memory = postmaster_of(conn), list[dict[str, Any]]()
+                with peak_memory(postmaster, "load", memory):
+                    load(dsn, folder)
+                with peak_memory(postmaster, "vector indexes", memory):
+                    apply(dsn, memory_mb=1000)
+                with peak_memory(postmaster, "searches", memory):
+                    rows = measure(dsn, questions, callers, options.budget)
                 fused = [exact_fused(conn, q, n) for q, n in zip(questions, near, strict=True)]
                 postgres = conn.execute(
                     "select current_setting('server_version'), extversion from pg_extension"
@@ -339,9 +356,15 @@ def run_size(url: str, size: int, options: argparse.Namespace) -> dict[str, Any]
             peers = json.loads((folder / "peers.json").read_text("utf-8"))
         rows += peers["rows"]
         judge(rows, questions, near, fused)
-    for line in show(size, rows):
+    for line in (*show(size, rows), *show_memory(memory)):
         print(line, flush=True)
-    return {"chunks": size, "rows": rows, "peers": peers["versions"], "postgres": postgres}
+    return {
+        "chunks": size,
+        "rows": rows,
+        "memory": memory,
+        "peers": peers["versions"],
+        "postgres": postgres,
+    }
 
 
 def main() -> None:
@@ -361,7 +384,10 @@ def main() -> None:
                      **sizes[0]["peers"]},
         "k": K,
         "depth": DEPTH,
-        "sizes": [{"chunks": size["chunks"], "rows": size["rows"]} for size in sizes],
+        "sizes": [
+            {"chunks": size["chunks"], "rows": size["rows"], "memory": size["memory"]}
+            for size in sizes
+        ],
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "hybrid.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")

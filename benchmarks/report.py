@@ -52,6 +52,8 @@ SECTIONS = {
             " came back. At a million only langchain-postgres was run beside it, on the same server an hour earlier,"
             " its rows written by COPY in the form in which it writes them; the others would have taken an hour to load."
             " 10,000 and 100,000 are of an earlier run of the day, before searches were pipelined."
+            " Where there is a table of phases, `server_mb` is the most memory that the server's processes had at"
+            " one time, without the pages of files that the kernel keeps for all."
         ),
     ),
     "isolation": (

@@ -10,12 +10,17 @@ from typing import Any
 import psycopg
 
 
+def postmaster_of(conn: psycopg.Connection[Any]) -> int:
+    """The number of the server's first process, the parent of all others."""
+    row = conn.execute("select pg_read_file('postmaster.pid', 0, 20)::text").fetchone()
+    return int(str(row[0]).split()[0]) if row else 0
+
+
 def cpu_seconds(conn: psycopg.Connection[Any]) -> float:
     """CPU used so far by this process and by the server with all its processes, past ones too."""
     # A backend that has just ended is in neither account until the postmaster has seen it end.
     time.sleep(0.2)
-    row = conn.execute("select pg_read_file('postmaster.pid', 0, 20)::text").fetchone()
-    postmaster = int(str(row[0]).split()[0]) if row else 0
+    postmaster = postmaster_of(conn)
     tick = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for entry in Path("/proc").iterdir():

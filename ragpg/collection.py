@@ -133,7 +133,7 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
         if row.pop("expired"):
             raise DocumentNotFound(
                 f"document {key!r} of collection {self.name!r} expired at"
-                f" {row['expires_at'].isoformat()}; ingest it with another expires_at to have it back"
+                f" {row['expires_at'].isoformat()}; ingest it with another time to have it back"
             )
         row["tags"], row["page_starts"] = tuple(row["tags"]), tuple(row["page_starts"])
         return Document(**row)
