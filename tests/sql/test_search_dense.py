@@ -250,7 +250,7 @@ def test_an_index_is_scanned_for_fewer_matches_than_without_one(owner, database,
     assert search(owner, "large", "docs", query, k=10, sources=["s7"])[0][3] == "ann"
 
 
-def test_the_exact_top_10_of_a_small_tenant_is_found_beside_a_large_one(owner):
+def test_the_exact_top_10_of_a_small_tenant_is_found_beside_a_large_one(owner, database):
     # Half a percent of the rows are the tenant's: a filter behind a global index misses them.
     random = np.random.default_rng(7)
     vectors = random.standard_normal((2000, 8)).astype(np.float16)
@@ -267,8 +267,31 @@ def test_the_exact_top_10_of_a_small_tenant_is_found_beside_a_large_one(owner):
     own = vectors[::200].astype(float)
     cosines = own @ query / np.linalg.norm(own, axis=1)
     wanted = [int(i) * 200 for i in np.argsort(-cosines)]
-    found = search(owner, "small", "docs", str(query.tolist()), k=10)
-    assert [row[0] for row in found] == wanted
+    # Both kinds of index: that of the large collection, and one over all tenants, as a bait.
+    owner.execute("update ragpg.dense_setting set index_above = 1000, unindex_below = 500")
+    dense_index.apply(database.owner_url)
+    assert owner.execute("select tenant_id from ragpg.dense_index").fetchall() == [(large[0],)]
+    owner.execute(
+        "create index bait on ragpg.embedding"
+        " using hnsw ((embedding::halfvec(8)) halfvec_cosine_ops)"
+    )
+    owner.execute("analyze ragpg.embedding")
+    near = f"embedding::halfvec(8) <=> '{query.tolist()}'::halfvec(8)"
+    with owner.transaction(force_rollback=True):
+        owner.execute("set local enable_seqscan = off; set local enable_sort = off")
+        behind = (
+            f"select chunk_id from ragpg.embedding where tenant_id = {small[0]}"
+            f" order by {near} limit 10"
+        )
+        plan = "\n".join(line for (line,) in owner.execute(f"explain {behind}"))
+        assert "using bait" in plan
+        missed = owner.execute(behind).fetchall()
+    assert len(missed) < 10
+    with psycopg.connect(database.service_url, autocommit=True) as conn:
+        for asked in (owner, conn):
+            found = search(asked, "small", "docs", str(query.tolist()), k=10)
+            assert [row[0] for row in found] == wanted
+            assert {row[3] for row in found} == {"exact"}
 
 
 def test_an_unfiltered_search_of_a_large_collection_reads_its_own_hnsw_index(owner, database, grid):
