@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,5 +28,24 @@ def test_the_demo_ingests_the_examples_and_answers_three_questions(database):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ingesting 3 documents" in done.stdout
-    assert done.stdout.count("no model wrote this") == 3
+    questions = json.loads((ROOT / "demo" / "questions.json").read_text("utf-8"))
+    assert [question["supported"] for question in questions] == [True, True, False]
+    # Lines are wrapped.
+    shown = " ".join(done.stdout.split())
+    for question in questions:
+        _, rule, shown = shown.partition(question["query"])
+        assert rule, question
+        answer, model, rest = shown.partition("no model wrote this")
+        assert model
+        # Behind the hits' times stands the answer, behind the answer its citations.
+        answer = answer.rpartition(" ms ")[2]
+        citations = rest.partition(" ms ")[0]
+        if question["supported"]:
+            assert question["answer"] in answer
+            assert "[1]" in answer
+            assert f"[1] {question['document']}, " in citations
+            assert question["answer"] in citations.partition('"')[2]
+        else:
+            assert answer.startswith("The documents do not answer this.")
+            assert "[1]" not in citations
     assert done.stdout.rstrip().endswith("s in all")

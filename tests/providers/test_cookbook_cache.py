@@ -17,6 +17,7 @@ from ragpg.context_batch import ContextRequest, Sharing
 from ragpg.providers.claude import ClaudeContextWriter
 from ragpg.providers.claude_batch import ClaudeBatchContextWriter
 from ragpg.types import Chunk, Document, Usage
+from tests.providers.making import cut, document
 from tests.vendor_stub import VendorStub
 
 pytestmark = pytest.mark.anyio
@@ -46,14 +47,23 @@ def corpus() -> list[tuple[Document, list[Chunk]]]:
     ]
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is not there; set RAGPG_SHARED")
-async def test_at_least_77_percent_of_the_input_tokens_are_read_from_the_cache(stub):
+def own_corpus() -> list[tuple[Document, list[Chunk]]]:
+    """12 different documents of 4 to 15 chunks of some 150 words, 8 on average, as there."""
+    sizes = (4, 5, 6, 6, 7, 8, 8, 8, 9, 10, 12, 15)
+    documents = [document(lines=20 * n + i, key=f"guide {i}") for i, n in enumerate(sizes)]
+    return [(each, cut(each, into=n)) for each, n in zip(documents, sizes, strict=True)]
+
+
+async def counted(
+    stub: VendorStub, documents: Sequence[tuple[Document, list[Chunk]]]
+) -> tuple[list[Usage], list[dict[str, int]]]:
+    """Each call's usage, and those of later calls of a cached document that read no cache."""
     claude = ClaudeContextWriter(api_key="k", model="claude-haiku-5-5", base_url=stub.anthropic_url)
     usages: list[Usage] = []
     not_read: list[dict[str, int]] = []
-    for document, chunks in corpus():
+    for source, chunks in documents:
         before = len(stub.log)
-        async for written in claude.write(document, chunks):
+        async for written in claude.write(source, chunks):
             assert written.error is None
             usages += written.usage
         counters = [call.answer["usage"] for call in stub.log[before:]]
@@ -61,11 +71,30 @@ async def test_at_least_77_percent_of_the_input_tokens_are_read_from_the_cache(s
         if counters[0]["cache_creation_input_tokens"]:
             not_read += [each for each in counters[1:] if not each["cache_read_input_tokens"]]
     await claude.aclose()
+    return usages, not_read
+
+
+def share_read(usages: Sequence[Usage]) -> float:
     read = sum(usage.cache_read_tokens for usage in usages)
-    total = read + sum(usage.input_tokens + usage.cache_write_tokens for usage in usages)
+    return read / (read + sum(u.input_tokens + u.cache_write_tokens for u in usages))
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is not there; set RAGPG_SHARED")
+async def test_at_least_77_percent_of_the_input_tokens_are_read_from_the_cache(stub):
+    usages, not_read = await counted(stub, corpus())
     assert len(usages) == 737
     assert not_read == []
-    assert read / total >= 0.77
+    assert share_read(usages) >= 0.77
+
+
+async def test_each_document_is_sent_in_full_once_and_read_from_the_cache_by_its_other_chunks(stub):
+    documents = own_corpus()
+    usages, not_read = await counted(stub, documents)
+    assert len(usages) == 98
+    assert sum(usage.cache_write_tokens > 0 for usage in usages) == len(documents) == 12
+    assert not_read == []
+    # Of n chunks the first writes and n - 1 read; each chunk itself is new.
+    assert share_read(usages) >= 0.77
 
 
 async def in_batches(stub: VendorStub, *, ahead: bool) -> list[Usage]:
@@ -76,9 +105,9 @@ async def in_batches(stub: VendorStub, *, ahead: bool) -> list[Usage]:
     )
     first: dict[str, ContextRequest] = {}
     others: dict[str, ContextRequest] = {}
-    for number, (document, chunks) in enumerate(corpus()):
+    for number, (source, chunks) in enumerate(corpus()):
         seen = set()
-        for request in claude.requests(document, chunks, sharing=sharing):
+        for request in claude.requests(source, chunks, sharing=sharing):
             goes_ahead = ahead and request.prefix is not None and request.prefix not in seen
             seen.add(request.prefix)
             (first if goes_ahead else others)[f"{number}-{request.position}"] = request
@@ -104,8 +133,8 @@ async def test_batches_save_a_third_when_sent_at_once_and_nearly_half_when_first
 ):
     claude = ClaudeContextWriter(api_key="k", model="claude-haiku-5-5", base_url=stub.anthropic_url)
     live: list[Usage] = []
-    for document, chunks in corpus():
-        async for written in claude.write(document, chunks):
+    for source, chunks in corpus():
+        async for written in claude.write(source, chunks):
             live += written.usage
     await claude.aclose()
     stub.claude.clock_s += 7_200

@@ -174,6 +174,24 @@ async def test_behind_a_pooler_nothing_is_prepared_unless_the_settings_say_so(da
             await pool.aclose()
 
 
+@pytest.mark.parametrize(("setting", "threshold"), [("false", None), ("true", 5)])
+async def test_statements_are_prepared_as_the_environment_says(
+    database, monkeypatch, setting, threshold
+):
+    monkeypatch.setenv("RAGPG_PREPARED_STATEMENTS", setting)
+    async with client_on(database) as client:
+        await client.collection(tenant="acme", name="docs").ingest([LEAVE])
+        async with client.transaction("acme") as conn:
+            assert conn.prepare_threshold == threshold
+            for _ in range(8):
+                await conn.execute("select key from ragpg.document")
+            prepared = await conn.execute(
+                "select count(*) from pg_prepared_statements"
+                " where statement = 'select key from ragpg.document'"
+            )
+            assert await prepared.fetchone() == (0 if threshold is None else 1,)
+
+
 async def test_mixed_up_prepared_statements_are_told_with_the_setting_that_mends_it(database):
     pool = Database(url=database.service_url)
     with pytest.raises(errors.ConfigurationError, match="RAGPG_PREPARED_STATEMENTS=false"):

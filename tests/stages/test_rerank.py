@@ -202,6 +202,18 @@ async def test_a_degraded_search_is_flagged_in_its_log(database, owner):
     assert logged == [(1, None, True), (2, None, False)]
 
 
+async def test_a_reranker_gets_the_seconds_that_the_environment_says(database, monkeypatch):
+    monkeypatch.setenv("RAGPG_RERANK_TIMEOUT_S", "0.25")
+    async with client_on(database, reranker=Sleeping(())) as client:
+        notes = client.collection(tenant="acme", name="notes")
+        await notes.ingest([Document(key="a", text="Turn the valve.")])
+        # The default would be 5 s and another sentence.
+        hits = await notes.search("valve")
+    assert [found.document_key for found in hits] == ["a"]
+    (sentence,) = hits.degraded
+    assert sentence.startswith("vendor judge did not rerank within 0.25 s;")
+
+
 async def test_the_log_of_a_reranked_search_tells_both_ranks(database, owner):
     async with client_on(database, reranker=Judge([0.1, 0.9])) as client:
         notes = client.collection(tenant="acme", name="notes")

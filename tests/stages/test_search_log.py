@@ -9,6 +9,7 @@ import pytest
 import ragpg
 from ragpg import dense_recall
 from ragpg.types import Document
+from tests.conftest import client_on
 
 pytestmark = pytest.mark.anyio
 LOGGED = "select collection, document_key, start, stop, beginning, shown from ragpg.search_log order by chunk_id"
@@ -40,6 +41,21 @@ async def test_what_was_shown_is_known_after_its_text_was_replaced_and_follows_a
         " where document_key = 'a.md' and happened_at < searched_at"
     ).fetchall()
     assert version == [(1,)]
+
+
+@pytest.mark.parametrize(("setting", "logged"), [("false", 0), ("true", 1)])
+async def test_searches_are_logged_unless_the_environment_says_otherwise(
+    database, owner, monkeypatch, setting, logged
+):
+    monkeypatch.setenv("RAGPG_LOG_SEARCHES", setting)
+    async with client_on(database) as client:
+        notes = client.collection(tenant="acme", name="notes")
+        await notes.ingest([Document(key="a.md", text="Turn the valve.")])
+        hits = await notes.search("valve")
+    assert len(hits) == 1
+    assert (hits.search_id is not None) == bool(logged)
+    for table in ("search", "search_hit"):
+        assert owner.execute(f"select count(*) from ragpg.{table}").fetchone() == (logged,)
 
 
 async def test_a_filter_that_another_release_logged_and_this_one_refuses_stops_no_measurement(
