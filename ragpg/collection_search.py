@@ -10,6 +10,7 @@ from typing import get_args
 from ragpg import generate, rerank, retrieve
 from ragpg.connections import is_read_only
 from ragpg.database import Connection
+from ragpg.faults import faults_named
 from ragpg.filters import Filter, Where, as_filter
 from ragpg.handle import CollectionHandle, Known
 from ragpg.inputs import (
@@ -87,7 +88,8 @@ class SearchedCollection(CollectionHandle):
         while True:
             embedder = self._runtime.providers.embedder(known.recipe, self.name)
             started = time.perf_counter()
-            embedded = await embedder.embed([query], purpose="query")
+            with faults_named(embedder):
+                embedded = await embedder.embed([query], purpose="query")
             embed_s = time.perf_counter() - started
             started = time.perf_counter()
             async with self.transaction(conn=conn, pipelined=True) as inside:

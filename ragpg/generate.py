@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from ragpg.errors import InvalidProviderResponse
+from ragpg.faults import faults_named
 from ragpg.protocols import Generator
 from ragpg.types import Answer, AnswerDelta, Hits
 
@@ -14,7 +15,8 @@ from ragpg.types import Answer, AnswerDelta, Hits
 async def generate(query: str, hits: Hits, generator: Generator) -> Answer:
     """The generator's answer, its citations verified. Raises ProviderError."""
     started = time.perf_counter()
-    answer = await generator.generate(query, hits)
+    with faults_named(generator):
+        answer = await generator.generate(query, hits)
     return _finished(answer, hits, started)
 
 
@@ -23,8 +25,9 @@ async def stream(
 ) -> AsyncIterator[AnswerDelta | Answer]:
     """Deltas as they come, then the whole answer, its citations verified. Raises ProviderError."""
     started = time.perf_counter()
-    async for item in generator.stream(query, hits):
-        yield _finished(item, hits, started) if isinstance(item, Answer) else item
+    with faults_named(generator):
+        async for item in generator.stream(query, hits):
+            yield _finished(item, hits, started) if isinstance(item, Answer) else item
 
 
 def _finished(answer: Answer, hits: Hits, started: float) -> Answer:

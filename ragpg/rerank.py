@@ -10,6 +10,7 @@ from dataclasses import replace
 import anyio
 
 from ragpg.errors import InvalidProviderResponse, ProviderError
+from ragpg.faults import faults_named
 from ragpg.protocols import Reranker
 from ragpg.types import Hits, Usage
 
@@ -20,21 +21,24 @@ async def rerank(hits: Hits, reranker: Reranker, *, k: int, timeout_s: float) ->
     """The `k` best hits by the reranker's score; ties keep the fused order.
 
     Fails open: when the reranker fails or takes longer than `timeout_s`, the fused order is
-    returned, `rerank_score` stays None and `degraded` says why. A vendor's failure is never raised.
+    returned, `rerank_score` stays None and `degraded` says why. A vendor's failure is never raised;
+    what is no ProviderError is a mistake in the reranker, and raises InvalidProviderResponse.
     """
     name = f"{reranker.provider} {reranker.model}"
     started = time.perf_counter()
     usage: tuple[Usage, ...] = ()
-    try:
-        with anyio.fail_after(timeout_s):
-            reranked = await reranker.rerank(hits.query, hits)
-        usage = reranked.usage
-        scores = _checked(reranked.scores, len(hits), reranker)
-    except TimeoutError:
-        return _degraded(hits, k, f"{name} did not rerank within {timeout_s:g} s", started)
-    except ProviderError as exc:
-        paid = replace(hits, usage=hits.usage + usage)
-        return _degraded(paid, k, f"{name} did not rerank: {exc}", started)
+    # Outermost: a mistake in your reranker is raised, since a flag would hide it.
+    with faults_named(reranker):
+        try:
+            with anyio.fail_after(timeout_s):
+                reranked = await reranker.rerank(hits.query, hits)
+            usage = reranked.usage
+            scores = _checked(reranked.scores, len(hits), reranker)
+        except TimeoutError:
+            return _degraded(hits, k, f"{name} did not rerank within {timeout_s:g} s", started)
+        except ProviderError as exc:
+            paid = replace(hits, usage=hits.usage + usage)
+            return _degraded(paid, k, f"{name} did not rerank: {exc}", started)
     ordered = sorted(zip(scores, hits, strict=True), key=lambda pair: (-pair[0], pair[1].rank))
     return replace(
         hits,

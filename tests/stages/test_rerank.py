@@ -176,8 +176,10 @@ async def test_an_answer_that_cannot_be_used_is_still_paid_for():
 
 
 async def test_our_own_mistakes_and_cancellation_are_not_swallowed():
-    with pytest.raises(KeyError):
+    mend = r"vendor judge raised KeyError \('x'\) instead of an answer; mend that provider"
+    with pytest.raises(errors.InvalidProviderResponse, match=mend) as raised:
         await rerank(HITS, Failing(KeyError("x")), k=3, timeout_s=5)
+    assert isinstance(raised.value.__cause__, KeyError)
     with anyio.move_on_after(0.05) as scope:
         await rerank(HITS, Sleeping([]), k=3, timeout_s=60)
     assert scope.cancelled_caught
