@@ -23,12 +23,17 @@ async def run_batches(
     others must follow within the hour. Raises ProviderError; what was stored by then is kept.
     """
     while True:
-        collected = await collect_contexts(ingestion.transaction, ingestion.collection_id, writer)
+        collected = await collect_contexts(
+            ingestion.transaction,
+            ingestion.collection_id,
+            writer,
+            settled=ingestion.context_settled,
+        )
         submitted = await submit_missing_contexts(
             ingestion.transaction, ingestion.collection_id, writer, seed=seed
         )
         waiting = collected.waiting + submitted.requests + submitted.held
-        ingestion.collected(collected.usage, waiting_contexts=waiting)
+        ingestion.collected(nul_characters=collected.nul_characters, waiting_contexts=waiting)
         await ingestion.publish_batched()
         if not wait or waiting == 0:
             return

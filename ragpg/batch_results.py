@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,13 @@ from ragpg.batches import STATEMENTS, finish, mark_submitted
 from ragpg.context_batch import BatchContextWriter, BatchResult
 from ragpg.database import Connection, fetch_all, fetch_rows, statements
 from ragpg.errors import InvalidProviderResponse, ProviderError
-from ragpg.staging import Transaction, hold_collection, record_usage
+from ragpg.staging import (
+    Settled,
+    Transaction,
+    hold_collection,
+    record_usage,
+    storable_context,
+)
 from ragpg.types import Usage
 
 SET_CONTEXTS = statements("contextualize")["set_contexts"]
@@ -33,6 +40,7 @@ class CollectReport:
     `waiting` contexts are in batches that have not ended, or whose submission was interrupted and
     that may yet turn up. `failed` are gaps that stay, by document key and position, and why;
     `again` are free to be submitted again. `unused` were paid for, but no staged chunk needs them.
+    `nul_characters` were left out of contexts.
     """
 
     written: int
@@ -42,6 +50,7 @@ class CollectReport:
     waiting: int
     cost_usd: float
     usage: tuple[Usage, ...] = ()
+    nul_characters: int = 0
 
 
 @dataclass(slots=True)
@@ -53,6 +62,7 @@ class _Collected:
     waiting: int = 0
     cost_usd: float = 0.0
     usage: list[Usage] = field(default_factory=list)
+    nul_characters: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +77,17 @@ class _Open:
 
 
 async def collect_contexts(
-    transaction: Transaction, collection_id: int, writer: BatchContextWriter
+    transaction: Transaction,
+    collection_id: int,
+    writer: BatchContextWriter,
+    *,
+    settled: Settled | None = None,
 ) -> CollectReport:
     """Look at every open batch of the collection once and store what has come of it.
 
-    Call it again, from any process, until nothing is `waiting`; what a call has stored, the next
-    one leaves alone. Raises ProviderError when the vendor cannot be asked.
+    `settled` is told of each result once it is stored. Call this again, from any process, until
+    nothing is `waiting`; what a call has stored, the next one leaves alone. Raises ProviderError
+    when the vendor cannot be asked.
     """
     async with transaction() as conn:
         batches = await fetch_all(
@@ -92,7 +107,7 @@ async def collect_contexts(
         if batch.vendor_id is None:
             found = replace(batch, vendor_id=await _find(transaction, writer, batch, tally))
         if found.vendor_id is not None:
-            await _collect(transaction, collection_id, writer, found, tally)
+            await _collect(transaction, collection_id, writer, found, tally, settled=settled)
     return CollectReport(
         written=tally.written,
         unused=tally.unused,
@@ -101,6 +116,7 @@ async def collect_contexts(
         waiting=tally.waiting,
         cost_usd=tally.cost_usd,
         usage=tuple(tally.usage),
+        nul_characters=tally.nul_characters,
     )
 
 
@@ -142,6 +158,8 @@ async def _collect(
     writer: BatchContextWriter,
     batch: _Open,
     tally: _Collected,
+    *,
+    settled: Settled | None,
 ) -> None:
     vendor_id = str(batch.vendor_id)
     try:
@@ -161,7 +179,9 @@ async def _collect(
         async for result in results:
             lines += 1
             async with transaction() as conn:
-                await _store(conn, collection_id, batch.batch_id, result, tally)
+                keys = await _store(conn, collection_id, batch.batch_id, result, tally)
+            if keys is not None and settled is not None:
+                settled(keys, result.usage)
     if lines < status.requests:
         raise InvalidProviderResponse(
             f"{writer.provider} {writer.model} returned {lines} of the {status.requests} results of"
@@ -180,37 +200,46 @@ async def _store(
     batch_id: uuid.UUID,
     result: BatchResult,
     tally: _Collected,
-) -> None:
-    """Settle one request, in the transaction that stores its context and what it cost."""
+) -> Sequence[str] | None:
+    """Settle one request, in the transaction that stores its context and what it cost.
+
+    Returns the key of the document that is a context or a gap further, if one is, and None where
+    the request was settled before.
+    """
     prefix, _, number = result.custom_id.rpartition("-")
     if prefix != batch_id.hex or not number.isdecimal():
-        return
-    context = None if result.context is None else result.context.replace("\0", "")
+        return None
+    context, removed = storable_context(result.context)
+    if context is None and result.context is not None:
+        # Paid for, as a refusal is: the same request again would cost the same.
+        result = replace(result, error="the vendor wrote a blank context", refused=True)
+    tally.nul_characters += removed
     await hold_collection(conn, collection_id)
     item: dict[str, Any] = {"batch_id": batch_id, "number": int(number)}
     settled = {"status": "failed" if context is None else "written", "error": result.error}
     rows = await fetch_rows(conn, STATEMENTS["settle_item"], item | settled)
     if not rows:
-        return
+        return None
     await record_usage(conn, collection_id, result.usage)
     tally.cost_usd += sum(usage.cost_usd or 0.0 for usage in result.usage)
     tally.usage += result.usage
     chunk = {"collection_id": collection_id, **rows[0]}
+    key = str(chunk["document_key"])
     places = await fetch_rows(conn, STATEMENTS["place_of_item"], chunk)
     if not places:
         if context is not None:
             tally.unused += 1
             await conn.execute(STATEMENTS["set_item_unused"], item)
-        return
+        return ()
     place = places[0]
     if context is None and result.retryable and place["failures"] < MAX_ATTEMPTS:
         tally.again += 1
-        return
+        return ()
     await conn.execute(
         SET_CONTEXTS,
         {
             "collection_id": collection_id,
-            "key": chunk["document_key"],
+            "key": key,
             "claim": place["claim"],
             "positions": [place["position"]],
             "contexts": [context],
@@ -220,6 +249,7 @@ async def _store(
     )
     if context is None:
         why = result.error or "the vendor gave no reason"
-        tally.failed[chunk["document_key"], place["position"]] = why
+        tally.failed[key, place["position"]] = why
     else:
         tally.written += 1
+    return [key]

@@ -19,8 +19,9 @@ from ragpg.errors import (
     TextsRejected,
 )
 from ragpg.fanout import fan_out
+from ragpg.faults import faults_named
 from ragpg.protocols import DocumentEmbedder, Embedder, WindowedEmbedder
-from ragpg.staging import Staged, StagedChunk, Transaction, record_usage
+from ragpg.staging import Settled, Staged, StagedChunk, Transaction, record_usage
 from ragpg.types import Embedded, Usage
 from ragpg.vectors import HalfVectors, storable
 
@@ -34,11 +35,10 @@ HOPELESS_STATUS = frozenset({401, 402, 403, 404})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexReport:
-    """How many vectors were stored, which documents failed and why, and what it used."""
+    """How many vectors were stored, which documents failed and why."""
 
     stored: int
     failed: dict[str, ProviderError]
-    usage: tuple[Usage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +55,18 @@ async def index(
     embedder: Embedder,
     *,
     dimensions: int,
+    settled: Settled,
 ) -> IndexReport:
     """Embed and store every chunk of these documents that has no vector yet.
 
     `dimensions` is the length that the collection's recipe says; no other vector is stored.
+    `settled` is told of each batch once it is stored, and of calls of which nothing could be.
 
     No transaction is open while the embedder works. A batch that is refused is halved until the one
     chunk that is at fault stands alone; its document fails, its neighbours go on. Raises
     ProviderError when nothing can be embedded: a wrong key, a vendor that is down.
     """
-    work = _Work(transaction, collection_id, embedder, dimensions)
+    work = _Work(transaction, collection_id, embedder, dimensions, settled)
     if isinstance(embedder, DocumentEmbedder):
         for staged in documents:
             # Chunks are embedded in sight of each other, so one new chunk means its window anew.
@@ -78,7 +80,7 @@ async def index(
             if not chunk.embedded
         ]
         await work.embed(pending)
-    return IndexReport(stored=work.stored, failed=work.failed, usage=tuple(work.usage))
+    return IndexReport(stored=work.stored, failed=work.failed)
 
 
 def _item(staged: Staged, position: int) -> _Item:
@@ -90,15 +92,20 @@ class _Work:
     """One call of `index`: where it writes, who embeds, and what has come of it so far."""
 
     def __init__(
-        self, transaction: Transaction, collection_id: int, embedder: Embedder, dimensions: int
+        self,
+        transaction: Transaction,
+        collection_id: int,
+        embedder: Embedder,
+        dimensions: int,
+        settled: Settled,
     ) -> None:
         self._transaction = transaction
         self._collection_id = collection_id
         self._embedder = embedder
         self._dimensions = dimensions
+        self._settled = settled
         self.stored = 0
         self.failed: dict[str, ProviderError] = {}
-        self.usage: list[Usage] = []
 
     async def embed(self, items: Sequence[_Item]) -> None:
         starts = range(0, len(items), BATCH_CHUNKS)
@@ -134,7 +141,8 @@ class _Work:
         self, items: Sequence[_Item], made_of: bytes, embedder: DocumentEmbedder
     ) -> None:
         try:
-            embedded = await embedder.embed_document([item.text for item in items])
+            with faults_named(self._embedder):
+                embedded = await embedder.embed_document([item.text for item in items])
         except (PartlyEmbedded, TextsRejected) as exc:
             # A part of a window is not the window that the next try looks for, but was paid.
             await self._record(exc.usage)
@@ -149,7 +157,9 @@ class _Work:
     async def _embed_isolating(self, items: Sequence[_Item]) -> None:
         try:
             texts = [item.text for item in items]
-            await self._store(items, await self._embedder.embed(texts, purpose="document"))
+            with faults_named(self._embedder):
+                embedded = await self._embedder.embed(texts, purpose="document")
+            await self._store(items, embedded)
         except TextsRejected as exc:
             await self._store_accepted(items, exc)
         except PartlyEmbedded as exc:
@@ -192,9 +202,9 @@ class _Work:
         await self._store([items[place] for place in places], embedded)
 
     async def _record(self, usage: tuple[Usage, ...]) -> None:
-        self.usage += usage
         async with self._transaction() as conn:
             await record_usage(conn, self._collection_id, usage)
+        self._settled((), usage)
 
     async def _store(
         self, items: Sequence[_Item], embedded: Embedded, *, window_hash: bytes | None = None
@@ -210,14 +220,14 @@ class _Work:
                 provider=embedder.provider,
                 model=embedder.model,
             )
-        self.usage += embedded.usage
+        keys = [item.staged.document.key for item in items]
         async with self._transaction() as conn:
             await record_usage(conn, self._collection_id, embedded.usage)
             await conn.execute(
                 SET_EMBEDDINGS,
                 {
                     "collection_id": self._collection_id,
-                    "keys": [item.staged.document.key for item in items],
+                    "keys": keys,
                     "claims": [item.staged.claim for item in items],
                     "positions": [item.position for item in items],
                     "embeddings": HalfVectors(matrix),
@@ -225,6 +235,7 @@ class _Work:
                 },
             )
         self.stored += len(items)
+        self._settled(keys, embedded.usage)
 
 
 def _window_hash(texts: Sequence[str]) -> bytes:

@@ -25,8 +25,9 @@ import anyio.to_thread
 from ragpg import parse
 from ragpg.contextualize import contextualize
 from ragpg.database import Connection
-from ragpg.errors import DocumentError, PartlyEmbedded, RagpgError
+from ragpg.errors import DocumentError, InvalidProviderResponse, PartlyEmbedded, RagpgError
 from ragpg.fanout import fan_out, work_ahead
+from ragpg.faults import faults_named
 from ragpg.in_work import in_work
 from ragpg.index import index
 from ragpg.ingest import (
@@ -163,6 +164,7 @@ class Ingestion:
         for document in group:
             if document.key not in changed_keys:
                 self._tally.unchanged.append(document.key)
+                self._tally.end(document.key)
                 self._tell(document.key, "unchanged")
         staged = await self._stage(different)
         self._tally.add_time("ingest", started)
@@ -224,9 +226,20 @@ class Ingestion:
         async with self.transaction() as conn:
             self._tally.waiting[:] = await batched_keys(conn, self.collection_id)
 
-    def collected(self, usage: Sequence[Usage], *, waiting_contexts: int) -> None:
-        """Count what batches cost, and tell how many contexts they still write."""
-        self._tally.usage += usage
+    def context_settled(self, keys: Sequence[str], usage: Sequence[Usage]) -> None:
+        """Count and tell contexts that were stored, or failed, of these documents' chunks."""
+        self._tally.contextualized += len(keys)
+        self._tally.step(keys, usage)
+        self._tell(keys[-1] if keys else "", "contextualized")
+
+    def _vectors_settled(self, keys: Sequence[str], usage: Sequence[Usage]) -> None:
+        self._tally.embedded += len(keys)
+        self._tally.step(keys, usage)
+        self._tell(keys[-1] if keys else "", "embedded")
+
+    def collected(self, *, nul_characters: int, waiting_contexts: int) -> None:
+        """Count what was left out of batches, and tell how many contexts they still write."""
+        self._tally.nul_characters += nul_characters
         self._tell("", "waiting", waiting_contexts=waiting_contexts)
 
     def report(self) -> IngestReport:
@@ -246,7 +259,9 @@ class Ingestion:
                 error = failure(one.document.key, superseded(one.document.key))
                 await self._fail(error, claim=one.claim)
         for each in staged:
-            self._tally.reused(each)
+            self._tally.take(each, contexts=self.context_writer is not None)
+        if staged:
+            self._tell(staged[-1].document.key, "staged")
         return staged
 
     async def _kept(self, conn: Connection, document: Document) -> ContextsKept:
@@ -273,7 +288,8 @@ class Ingestion:
 
     async def _embed_sentences(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         try:
-            embedded = await self.embedder.embed(texts, purpose="document")
+            with faults_named(self.embedder):
+                embedded = await self.embedder.embed(texts, purpose="document")
         except PartlyEmbedded as exc:
             await self._paid(exc.usage)
             raise
@@ -285,20 +301,34 @@ class Ingestion:
         self._tally.usage += usage
         async with self.transaction() as conn:
             await record_usage(conn, self.collection_id, usage)
+        self._tell("", "embedded")
 
     async def _contextualize(self, documents: Sequence[Staged]) -> list[Staged]:
         writer = self.context_writer
         if writer is None or not documents:
             return list(documents)
 
-        async def write(staged: Staged) -> None:
-            report = await contextualize(self.transaction, self.collection_id, staged, writer)
-            self._tally.usage += report.usage
-            self._tell(staged.document.key, "contextualized")
+        async def write(staged: Staged) -> Staged | None:
+            try:
+                report = await contextualize(
+                    self.transaction,
+                    self.collection_id,
+                    staged,
+                    writer,
+                    settled=self.context_settled,
+                )
+            except InvalidProviderResponse as exc:
+                await self._fail(failure(staged.document.key, exc), claim=staged.claim)
+                return None
+            self._tally.nul_characters += report.nul_characters
+            return staged
 
-        await fan_out([partial(write, staged) for staged in documents], self._contextualizing)
+        done = await fan_out(
+            [partial(write, staged) for staged in documents], self._contextualizing
+        )
+        written = [staged for staged in done if staged is not None]
         async with self.transaction() as conn:
-            return await reload(conn, self.collection_id, documents)
+            return await reload(conn, self.collection_id, written)
 
     async def _index(self, documents: Sequence[Staged]) -> list[Staged]:
         report = await index(
@@ -307,8 +337,8 @@ class Ingestion:
             documents,
             self.embedder,
             dimensions=self.recipe.dimensions,
+            settled=self._vectors_settled,
         )
-        self._tally.usage += report.usage
         ready = []
         for staged in documents:
             error = report.failed.get(staged.document.key)
@@ -329,12 +359,14 @@ class Ingestion:
             (self._tally.created if is_new else self._tally.updated).append(done.key)
             self._tally.chunks += done.chunks or 0
             self._tally.kept_chunks += done.kept_chunks or 0
+            self._tally.end(done.key)
             self._tell(done.key, "created" if is_new else "updated")
 
     async def _fail(
         self, failure: DocumentFailure, *, claim: uuid.UUID | None, remember: bool = True
     ) -> None:
         self._tally.failed.append(failure)
+        self._tally.end(failure.key)
         if remember:
             async with self.transaction() as conn:
                 await stage_failure(
@@ -349,20 +381,7 @@ class Ingestion:
 
     def _tell(self, key: str, outcome: Outcome, *, waiting_contexts: int = 0) -> None:
         if self.progress is not None:
-            tally = self._tally
-            documents = sum(
-                len(keys) for keys in (tally.created, tally.updated, tally.unchanged, tally.failed)
-            )
-            self.progress(
-                IngestProgress(
-                    key=key,
-                    outcome=outcome,
-                    documents=documents,
-                    chunks=tally.chunks,
-                    cost_usd=tally.cost(),
-                    waiting_contexts=waiting_contexts,
-                )
-            )
+            self.progress(self._tally.progress(key, outcome, waiting_contexts))
 
 
 def _publish_batches(staged: Sequence[Staged]) -> Iterator[list[Staged]]:

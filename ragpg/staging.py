@@ -12,9 +12,13 @@ from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import CollectionNotFound
+from ragpg.tokens import is_blank
 from ragpg.types import Chunk, Document, Usage, contextualized
 
 Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
+# Told after a transaction: the document keys of the contexts or vectors that it settled, one per
+# chunk, and what those calls used.
+Settled = Callable[[Sequence[str], Sequence[Usage]], None]
 HOLD_COLLECTION = statements("client")["hold_collection"]
 
 
@@ -88,3 +92,11 @@ async def record_usage(conn: Connection, collection_id: int | None, usage: Seque
         statements("client")["insert_usage"],
         {"collection_id": collection_id, "calls": Jsonb(calls)},
     )
+
+
+def storable_context(context: str | None) -> tuple[str | None, int]:
+    """A written context without NUL, and how many were removed; None where no text is left."""
+    if context is None:
+        return None, 0
+    text = context.replace("\0", "")
+    return None if is_blank(text) else text, len(context) - len(text)

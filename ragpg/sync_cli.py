@@ -65,7 +65,7 @@ def ingest(
     how = {"recontextualize": recontextualize, "batch": batch}
 
     async def run(handle: AsyncCollection) -> Any:
-        with terminal.progress_bar() as bar:
+        with terminal.progress_bar(share=not dry_run) as bar:
             if dry_run:
                 looked = _looking(bar)
                 return await handle.plan_files(chosen, **how, progress=looked)
@@ -114,7 +114,7 @@ def sync(
             return plan
         allowed = _allowed(plan, yes=yes)
         typer.echo(_summary(plan), err=True)
-        with terminal.progress_bar() as bar:
+        with terminal.progress_bar(share=True) as bar:
             return await handle.sync(
                 folder,
                 plan=plan,
@@ -160,20 +160,36 @@ def _looking(bar: Progress) -> Callable[[int], None]:
 
 
 def _following(bar: Progress, total: int | None) -> Callable[[IngestProgress], None]:
-    """Shows documents done and left, chunks a second, cost so far, and what waits in batches."""
+    """Shows what is done of the `total` documents, cost so far, and what waits in batches.
+
+    The bar and the time left go by contexts and vectors: those of documents that were not taken
+    yet are assumed to be as many as those of the others.
+    """
     from ragpg.terminal import shortened
 
-    task = bar.add_task("ingesting", total=total)
+    # The whole is 1 throughout: a bar whose total changes forgets its speed.
+    task = bar.add_task("ingesting", total=None if total is None else 1.0)
     started = time.monotonic()
+    of = "" if total is None else f"/{total}"
+    share = 0.0
 
     def show(now: IngestProgress) -> None:
-        rate = now.chunks / max(time.monotonic() - started, 1e-9)
-        parts = [f"{now.chunks} chunks ({rate:.1f}/s)", f"${now.cost_usd:.4f}"]
+        nonlocal share
+        rate = (now.contextualized + now.embedded) / max(time.monotonic() - started, 1e-9)
+        steps = f"{now.contextualized} contexts and {now.embedded} vectors of {now.staged} chunks"
+        parts = [
+            f"{now.documents}{of} documents",
+            f"{steps} ({rate:.1f}/s)",
+            f"${now.cost_usd:.4f}",
+        ]
         if now.outcome == "waiting":
             parts.append(f"{now.waiting_contexts} contexts wait in batches")
         else:
             parts.append(shortened(now.key, 40))
-        bar.update(task, completed=now.documents, description=", ".join(parts))
+        if total is not None and now.work:
+            expected = now.work * max(1.0, total / now.taken)
+            share = max(share, now.work_done / expected)
+        bar.update(task, completed=share, description=", ".join(parts))
 
     return show
 

@@ -17,6 +17,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -37,14 +38,17 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width)
 
 
-def progress_bar() -> Progress:
-    """A progress display on standard error, where that is a terminal; a pipe gets none."""
+def progress_bar(*, share: bool = False) -> Progress:
+    """A progress display on standard error, where that is a terminal; a pipe gets none.
+
+    It shows how many of how many, or with `share` how many per cent.
+    """
     out = console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn() if share else MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=out,

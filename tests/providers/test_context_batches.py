@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from ragpg.batch_results import collect_contexts
 from ragpg.batches import SubmitReport, submit_missing_contexts
-from ragpg.context_batch import ContextRequest
+from ragpg.context_batch import BatchResult, ContextRequest
 from ragpg.database import Database, statements
 from ragpg.errors import InvalidProviderResponse, ProviderRejected, ProviderUnavailable
 from ragpg.ingest import stage
@@ -56,6 +56,15 @@ class DiesAfterSubmitting(ClaudeBatchContextWriter):
 class DiesBeforeSubmitting(ClaudeBatchContextWriter):
     async def submit(self, requests: Mapping[str, ContextRequest]) -> str:
         raise Killed(len(requests))
+
+
+class Blanking(ClaudeBatchContextWriter):
+    """Writes NULs: nothing else for the first chunk, two of them in front of the other contexts."""
+
+    async def results(self, vendor_id: str) -> AsyncGenerator[BatchResult, None]:
+        async for result in super().results(vendor_id):
+            is_first = result.custom_id.endswith("-0")
+            yield replace(result, context="\0 " if is_first else f"\0\0{result.context}")
 
 
 class SmallBatches(ClaudeBatchContextWriter):
@@ -159,6 +168,30 @@ async def test_contexts_survive_a_restart_between_submitting_and_collecting(star
         assert await second.submit() == SubmitReport(batches=0, requests=0)
     assert len(stub.batches.batches) == 1
     assert statuses(owner, "context_batch") == {"collected": 1}
+
+
+async def test_a_blank_context_is_a_gap_that_nobody_asks_again_and_nuls_are_counted(
+    start, stub, owner
+):
+    async with start(Blanking) as process:
+        await process.stage(document(lines=100), chunks=3)
+        await process.submit()
+        stub.batches.end()
+        told: list[Any] = []
+        report = await collect_contexts(
+            process.transaction,
+            process.collection_id,
+            process.writer,
+            settled=lambda keys, usage: told.append((list(keys), len(usage))),
+        )
+        assert (report.written, report.again, report.nul_characters) == (2, 0, 5)
+        assert report.failed == {("guide", 0): "the vendor wrote a blank context"}
+        assert told == [(["guide"], 1)] * 3
+        assert await process.submit() == SubmitReport(batches=0, requests=0)
+    assert contexts(owner)[0] is None
+    assert contexts(owner)[1] == "From Field guide: on thing about number 33. Line 34."
+    refused = "select position from ragpg.staged_chunk where context_refused"
+    assert owner.execute(refused).fetchall() == [(0,)]
 
 
 async def test_a_chunk_waits_in_one_batch_at_a_time_however_many_submit(start, stub, owner):
