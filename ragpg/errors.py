@@ -272,4 +272,4 @@ class PartlyEmbedded(ProviderError):
 
 
 class InvalidProviderResponse(ProviderError):
-    """The vendor answered something that does not fit the request."""
+    """The answer does not fit the request, or a provider of yours broke: see `__cause__`."""
