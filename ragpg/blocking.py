@@ -28,6 +28,7 @@ class LoopThread:
         self._process = os.getpid()
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal(name="ragpg"))
+        self._thread = self._portal.call(threading.get_ident)
 
     def call(self, function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
         """What the coroutine returns or raises.
@@ -48,29 +49,26 @@ class LoopThread:
         future = self._start(run)
         try:
             return future.result()
-        except BaseException:
-            if not future.done():
-                future.cancel()
-                # Whatever was to begin before this has begun, or never will.
-                self._portal.call(_nothing)
-                if begun.is_set():
-                    ended.wait()
-            raise
+        finally:
+            self._end(future, begun, ended)
 
     def iterate(self, items: AsyncIterator[Result]) -> Iterator[Result]:
         """The items as they come; all are made in one task, to which a limiter's place belongs.
 
-        They do not wait for the caller. Who ends early, or is interrupted, cancels the task. Raises
-        what making them raises, and as `call` does.
+        They do not wait for the caller. Who ends early, or is interrupted, cancels the task and
+        waits for its end. Raises what making them raises, and as `call` does.
         """
         made: SimpleQueue[Any] = SimpleQueue()
+        begun, ended = threading.Event(), threading.Event()
 
         async def run() -> None:
+            begun.set()
             try:
                 async for item in items:
                     made.put(item)
             finally:
                 made.put(_END)
+                ended.set()
 
         future = self._start(run)
         try:
@@ -78,7 +76,20 @@ class LoopThread:
                 yield item
             future.result()
         finally:
-            future.cancel()
+            self._end(future, begun, ended)
+
+    def _end(self, future: Future[Any], begun: threading.Event, ended: threading.Event) -> None:
+        """Cancel what is not done, and wait until it has ended; not in the loop's own thread."""
+        if future.done():
+            return
+        future.cancel()
+        if threading.get_ident() == self._thread:
+            # The collector closes there a generator that nobody holds any more.
+            return
+        # Whatever was to begin before this has begun, or never will.
+        self._portal.call(_nothing)
+        if begun.is_set():
+            ended.wait()
 
     def _start(self, function: Callable[[], Awaitable[Result]]) -> Future[Result]:
         check_process(self._process, "where its thread does not run")

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
+import anyio
+
 from ragpg import generate, rerank, retrieve
 from ragpg.connections import is_read_only
 from ragpg.database import Connection
@@ -313,6 +315,11 @@ class SearchedCollection(CollectionHandle):
         return providers.generator(providers.embedder(known.recipe, self.name))
 
     async def _record_answer(self, answer: Answer) -> None:
+        # It is paid for, and so recorded also where nobody waits for it any more.
+        with anyio.CancelScope(shield=True):
+            await self._write_answer(answer)
+
+    async def _write_answer(self, answer: Answer) -> None:
         async with self.transaction(pipelined=True) as conn:
             if is_read_only(conn):
                 return
