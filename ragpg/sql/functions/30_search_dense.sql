@@ -272,7 +272,7 @@ begin
                 set_config('hnsw.ef_search', ef_search::text, true),
                 -- In 500,000 rows recall under a tenth is .979 after 20,000 tuples, .992 after 40,000.
                 set_config('hnsw.max_scan_tuples',
-                           (20000 * greatest(1, sqrt(row_count / 100000.0)))::integer::text, true),
+                           (20000 * greatest(1, sqrt(row_count / 125000.0)))::integer::text, true),
                 set_config('hnsw.scan_mem_multiplier', '4', true);
         -- PostgreSQL 17 and later trust the order of the index, so the sort is by distance + 0.
         statement := format(
