@@ -116,6 +116,10 @@ async def test_a_service_works_whatever_is_set_for_its_role(database, owner, set
         hits = await docs.search("Łukasz leave", k=1)
         assert [(hit.document_key, hit.text) for hit in hits] == [("leave.md", LEAVE.text)]
         assert hits.search_id is not None
+        await docs.ingest([Document(key="later.md", text="A rule that came later.")])
+        (later,) = await docs.retrieve("later", k=1)
+        why = await client.explain_search(hits.search_id, later.chunk_id, tenant="acme")
+        assert why.dense_score is not None
         assert (await docs.ask("How much leave?")).citations
         assert [found.key for found in await docs.documents(key_prefix="leave")] == ["leave.md"]
 

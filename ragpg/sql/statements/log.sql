@@ -47,8 +47,8 @@ select document.key as document_key, chunk.collection_id = search.collection_id 
             or embedding.modified_at < %(modified_before)s)
        and (%(key_prefix)s::text is null or embedding.document_key ^@ %(key_prefix)s)
        and (%(filter)s::jsonpath is null or embedding.attributes @@ %(filter)s::jsonpath) as passes,
-       case when chunk.collection_id = search.collection_id and l2_norm(search.query_embedding) > 0
-            then 1 - (embedding.embedding <=> search.query_embedding) end as dense_score,
+       case when chunk.collection_id = search.collection_id and public.l2_norm(search.query_embedding) > 0
+            then 1 - (embedding.embedding operator(public.<=>) search.query_embedding) end as dense_score,
        exists (select from ragpg.search_hit
                  join ragpg.chunk as found using (tenant_id, chunk_id)
                 where search_hit.tenant_id = search.tenant_id
