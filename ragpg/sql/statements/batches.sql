@@ -68,7 +68,7 @@ values (
 -- Leaves out what another submitter was faster to ask for.
 insert into ragpg.context_batch_item (
     tenant_id, batch_id, number, collection_id, document_key, position, text_hash)
-select ragpg.current_tenant(), %(batch_id)s, asked.number, %(collection_id)s, asked.document_key,
+select (select ragpg.current_tenant()), %(batch_id)s, asked.number, %(collection_id)s, asked.document_key,
        asked.position, asked.text_hash
   from unnest(%(numbers)s::integer[], %(document_keys)s::text[], %(positions)s::integer[],
               %(text_hashes)s::bytea[]) as asked(number, document_key, position, text_hash)

@@ -51,7 +51,7 @@ select ragpg.hold_collection(%(collection_id)s) as held;
 insert into ragpg.usage (
     tenant_id, collection_id, provider, model, operation, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_usd, duration_ms, request_id)
-select ragpg.current_tenant(), %(collection_id)s, call.provider, call.model, call.operation,
+select (select ragpg.current_tenant()), %(collection_id)s, call.provider, call.model, call.operation,
        call.input_tokens, call.output_tokens, call.cache_write_tokens, call.cache_read_tokens,
        call.cost_usd, call.duration_ms, call.request_id
   from jsonb_to_recordset(%(calls)s) as call(

@@ -99,7 +99,7 @@ returning search.search_id;
 insert into ragpg.search_hit (
     tenant_id, search_id, chunk_id, dense_rank, dense_score, lexical_rank, lexical_score,
     fused_rank, fused_score, rerank_rank, rerank_score, shown, document_key, start, stop)
-select ragpg.current_tenant(), %(search_id)s, hit.chunk_id, hit.dense_rank, hit.dense_score,
+select (select ragpg.current_tenant()), %(search_id)s, hit.chunk_id, hit.dense_rank, hit.dense_score,
        hit.lexical_rank, hit.lexical_score, hit.fused_rank, hit.fused_score, hit.rerank_rank,
        hit.rerank_score, hit.shown, hit.document_key, hit.start, hit.stop
   from jsonb_to_recordset(%(hits)s) as hit(

@@ -80,7 +80,7 @@ select given.position,
 -- name: own_keys
 -- Writes only what changes: a folder that is in sync costs no row version.
 insert into ragpg.synced_key (tenant_id, collection_id, document_key, root)
-select ragpg.current_tenant(), %(collection_id)s, owned.key, %(root)s
+select (select ragpg.current_tenant()), %(collection_id)s, owned.key, %(root)s
   from unnest(%(keys)s::text[]) as owned(key)
     on conflict (tenant_id, collection_id, document_key) do update
    set root = excluded.root, synced_at = now()
