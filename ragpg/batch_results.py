@@ -23,7 +23,6 @@ from ragpg.staging import (
     record_usage,
     storable_context,
 )
-from ragpg.types import Usage
 
 SET_CONTEXTS = statements("contextualize")["set_contexts"]
 
@@ -49,7 +48,6 @@ class CollectReport:
     again: int
     waiting: int
     cost_usd: float
-    usage: tuple[Usage, ...] = ()
     nul_characters: int = 0
 
 
@@ -61,7 +59,6 @@ class _Collected:
     again: int = 0
     waiting: int = 0
     cost_usd: float = 0.0
-    usage: list[Usage] = field(default_factory=list)
     nul_characters: int = 0
 
 
@@ -115,7 +112,6 @@ async def collect_contexts(
         again=tally.again,
         waiting=tally.waiting,
         cost_usd=tally.cost_usd,
-        usage=tuple(tally.usage),
         nul_characters=tally.nul_characters,
     )
 
@@ -222,7 +218,6 @@ async def _store(
         return None
     await record_usage(conn, collection_id, result.usage)
     tally.cost_usd += sum(usage.cost_usd or 0.0 for usage in result.usage)
-    tally.usage += result.usage
     chunk = {"collection_id": collection_id, **rows[0]}
     key = str(chunk["document_key"])
     places = await fetch_rows(conn, STATEMENTS["place_of_item"], chunk)
