@@ -153,6 +153,8 @@ as $$
 declare
     words text := tokenize.text;
     lexemes tsvector := '';
+    -- Where a word changes case, or from letters to digits, and is parted.
+    changes constant text := '[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9]';
     piece text;
     start integer := 1;
 begin
@@ -201,13 +203,12 @@ begin
         words := regexp_replace(words, '([0-9A-Za-z+/=_]{200})[0-9A-Za-z+/=_]+', '\1', 'g');
     end if;
     lexemes := lexemes || ragpg._compounds(words);
-    if words ~ '[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9]' then
+    if words ~ changes then
         -- The whole of what is about to be parted, as it would be read in lower case.
         piece := array_to_string(array(
             select lower(parted[1])
-              from regexp_matches(words,
-                       '([0-9A-Za-z]*(?:[a-z0-9][A-Z]|[A-Z][A-Z][a-z][a-z]|[A-Z][A-Z][0-9][0-9])[0-9A-Za-z]*)',
-                       'g') as parted), ' ');
+              from regexp_matches(words, '([0-9A-Za-z]*(?:' || changes || ')[0-9A-Za-z]*)', 'g')
+                   as parted), ' ');
         words := regexp_replace(words, '([a-z0-9])([A-Z])', '\1 \2', 'g');
         words := regexp_replace(words, '([A-Z])([A-Z][a-z][a-z])', '\1 \2', 'g');
         words := regexp_replace(words, '([A-Z][A-Z])([0-9][0-9])', '\1 \2', 'g');
