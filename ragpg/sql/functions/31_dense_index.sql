@@ -131,4 +131,4 @@ comment on view ragpg.index_health is
 
 -- Here and not where the table is made, since the rule is in _dense_arm.
 comment on column ragpg.dense_setting.prefilter_max is
-    'Up to so many expected matches, rows are filtered first and then compared exactly. With an HNSW index: up to this times the root of its rows by 200,000, or up to the 20,000 whose list a hybrid search has use for.';
+    'Up to so many expected matches, rows are filtered first and then compared exactly. With an HNSW index: up to this times the root of the collection''s rows by 200,000.';
