@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from ragpg.dense_index import apply
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
+from ragpg.upkeep.dense_index import apply
 
 K = 150
 TOPICS = 100

@@ -40,8 +40,8 @@ from benchmarks.server_cpu import postmaster_of
 from benchmarks.server_memory import peak_memory
 from benchmarks.timing import timed
 from ragpg.database import statements
-from ragpg.dense_index import apply
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
+from ragpg.upkeep.dense_index import apply
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

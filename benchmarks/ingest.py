@@ -38,11 +38,11 @@ from benchmarks.machine import machine
 from benchmarks.server_cpu import cpu_seconds
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
-from ragpg.dense_index import apply
-from ragpg.ingest_tally import IngestProgress
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
+from ragpg.ingestion.tally import IngestProgress
 from ragpg.settings import Settings
 from ragpg.types import Document, Recipe
+from ragpg.upkeep.dense_index import apply
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

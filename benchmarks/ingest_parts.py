@@ -29,8 +29,8 @@ from benchmarks.server_cpu import cpu_seconds
 from ragpg import parse
 from ragpg.client import AsyncClient
 from ragpg.database import SQLALCHEMY_DRIVER, statements
+from ragpg.database.migrate import migrate
 from ragpg.dsn import connect_args
-from ragpg.migrate import migrate
 from ragpg.settings import Settings
 from ragpg.split import split
 from ragpg.types import Document

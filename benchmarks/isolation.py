@@ -28,8 +28,8 @@ from benchmarks import hybrid, hybrid_data
 from benchmarks.corpus import Corpus
 from benchmarks.lexical import fresh_database, server
 from benchmarks.machine import machine
-from ragpg.dense_index import apply
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
+from ragpg.upkeep.dense_index import apply
 
 LARGE, SMALL = "t0", "t1"
 DOCUMENT_CHUNKS = 20

@@ -26,7 +26,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.corpus import Corpus
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
 
 RESULTS = Path(__file__).parent / "results"
 BATCH = 500

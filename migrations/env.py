@@ -1,6 +1,6 @@
 """Runs the revisions, then applies every file of ragpg/sql/functions, in one transaction.
 
-`ragpg.migrate` calls this with an open connection that holds the migration lock and acts as
+`ragpg.database.migrate` calls this with an open connection that holds the migration lock and acts as
 ragpg_owner; there is no other way in.
 """
 

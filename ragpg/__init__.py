@@ -3,7 +3,9 @@
     document -> chunks -> contexts -> embeddings and BM25 -> fused hits -> reranked -> cited answer
 
 The seven stages are ingest, contextualize, index, retrieve, rerank, generate, evaluate; see the
-modules of those names, and `AsyncClient`, where they meet.
+modules of those names, and `AsyncClient`, where they meet. A folder is one subject with its door in
+`__init__`: `parse` and `split` before stage 1, `ingestion` around stages 1 to 3, `batches` beside
+stage 2; `filters`, `providers`, `database` and `collection`; for operators `jobs`, `upkeep`, `cli`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
     from ragpg import errors
     from ragpg.client import AsyncClient
     from ragpg.collection import AsyncCollection
-    from ragpg.corpus_sync import SyncReport
     from ragpg.documents import DocumentOverview
     from ragpg.filters import Filter, field, key, modified, source, tags
+    from ragpg.ingestion.corpus_sync import SyncReport
+    from ragpg.ingestion.plan import Plan
     from ragpg.parse import parse_bytes
-    from ragpg.plan import Plan
     from ragpg.protocols import ContextWriter, Embedder, Generator, Reranker
     from ragpg.retrieve import Weights
     from ragpg.search_explanation import ChunkExplanation
@@ -50,11 +52,11 @@ if TYPE_CHECKING:
 _HOME = {
     "client": ("AsyncClient",),
     "collection": ("AsyncCollection",),
-    "corpus_sync": ("SyncReport",),
+    "ingestion.corpus_sync": ("SyncReport",),
     "documents": ("DocumentOverview",),
     "filters": ("Filter", "field", "key", "modified", "source", "tags"),
     "parse": ("parse_bytes",),
-    "plan": ("Plan",),
+    "ingestion.plan": ("Plan",),
     "protocols": ("ContextWriter", "Embedder", "Generator", "Reranker"),
     "retrieve": ("Weights",),
     "search_explanation": ("ChunkExplanation",),

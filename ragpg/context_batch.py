@@ -1,6 +1,6 @@
 """A batch of contexts that a vendor writes within a day at a lower price: the values and the door.
 
-The rows that make a batch survive a restart are `ragpg.batches` and `ragpg.batch_results`.
+The rows that make a batch survive a restart are `ragpg.batches` and `ragpg.batches.results`.
 """
 
 from __future__ import annotations

@@ -12,13 +12,9 @@ from typing import Any, Literal, cast
 import anyio.to_thread
 import psycopg
 
-from ragpg import dense_index, maintenance
-from ragpg.connections import is_read_only
 from ragpg.database import SCHEMA_REVISION, check_role, check_schema, fetch_rows, statements
-from ragpg.database_errors import translated
-from ragpg.embedded import embedded_state, start_embedded, stop_embedded
-from ragpg.errors import RagpgError
-from ragpg.server_checks import (
+from ragpg.database.connections import is_read_only
+from ragpg.database.server_checks import (
     BOUND_SERVICES,
     CREATORS_IN_PUBLIC,
     KNOWS_LETTERS,
@@ -34,7 +30,12 @@ from ragpg.server_checks import (
     reader_warnings,
     unbound_sentence,
 )
+from ragpg.database.sqlstates import translated
+from ragpg.embedded import embedded_state, start_embedded, stop_embedded
+from ragpg.errors import RagpgError
+from ragpg.jobs import maintenance
 from ragpg.settings import Settings
+from ragpg.upkeep import dense_index
 
 PREFIX = "RAGPG_"
 # What docker-compose.yml reads.

@@ -20,8 +20,8 @@ from ragpg.collection import AsyncCollection
 from ragpg.evaluate import LADDER_MEASURES, Measures, evaluate, failure_reduction
 from ragpg.evaluation_data import EvaluationData, Query
 from ragpg.fanout import fan_out
-from ragpg.ingest_tally import IngestProgress
 from ragpg.ingestion import Ingestion
+from ragpg.ingestion.tally import IngestProgress
 from ragpg.protocols import ContextWriter
 from ragpg.retrieve import Weights
 from ragpg.types import Chunk, Document, Hits, Recipe, Span, WrittenContext

@@ -13,8 +13,8 @@ from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import DimensionError, EmptyQueryError, InputError
-from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
+from ragpg.filters.jsonpath import FilterArguments, compile_filter
 from ragpg.inputs import (
     MAX_CHUNK_ID,
     MAX_K,

@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ragpg.composition import Given, Providers
 from ragpg.database import Connection, Database
+from ragpg.database.migrate import migrate
 from ragpg.embedded import EmbeddedPostgres, start_embedded, stop_embedded
 from ragpg.errors import ClientClosed, InputError
 from ragpg.inputs import checked_text
-from ragpg.migrate import migrate
 from ragpg.settings import Settings
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from ragpg.database import Connection, fetch_rows
 from ragpg.errors import FilterError
-from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import Filter
+from ragpg.filters.jsonpath import FilterArguments, compile_filter
 from ragpg.inputs import MAX_CHUNK_ID, checked_count
 from ragpg.json_form import JsonForm
 from ragpg.retrieve import DEPTH

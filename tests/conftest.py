@@ -92,7 +92,7 @@ def with_database(url: str, database: str, *, user: str | None = None) -> str:
 @pytest.fixture(scope="session")
 def template(server_url: str) -> Iterator[str]:
     """The name of a migrated database that tests clone."""
-    from ragpg.migrate import migrate
+    from ragpg.database.migrate import migrate
 
     name = f"ragpg_template_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(server_url, autocommit=True) as conn:

@@ -7,7 +7,7 @@ import json
 import psycopg
 import pytest
 
-from ragpg import migrate
+from ragpg.database import migrate
 from ragpg.errors import ConfigurationError
 from tests.cli.test_commands import CommandLine
 

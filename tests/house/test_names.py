@@ -17,7 +17,7 @@ from ragpg import errors
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
 from ragpg.database import SCHEMA_REVISION, function_files
-from ragpg.database_errors import RAISED_IN_SQL
+from ragpg.database.sqlstates import RAISED_IN_SQL
 from ragpg.sync import Client, Collection
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from ragpg import doctor, errors
 from ragpg.database import SCHEMA_REVISION, Database
-from ragpg.migrate import MigrationReport, migrate
+from ragpg.database.migrate import MigrationReport, migrate
 from ragpg.settings import Settings
 from tests.conftest import SERVICE_ROLE, with_database
 

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from ragpg import errors, migration_locks
-from ragpg.migrate import migrate
+from ragpg import errors
+from ragpg.database import migration_locks
+from ragpg.database.migrate import migrate
 from tests.conftest import with_database
 
 OUTDATED = "update ragpg.installation set functions_digest = 'older'"

@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql
 
 from ragpg import upkeep
+from ragpg.database.migrate import migrate
 from ragpg.embedded import bundled_psql
-from ragpg.migrate import migrate
 from tests.conftest import SERVICE_ROLE, TestDatabase, embedded_server, with_database
 from tests.sql.lexical_corpus import RECIPE
 from tests.sql.tenancy_seed import bound_login

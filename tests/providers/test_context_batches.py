@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from ragpg.batch_results import collect_contexts
 from ragpg.batches import SubmitReport, submit_missing_contexts
+from ragpg.batches.results import collect_contexts
 from ragpg.context_batch import BatchResult, ContextRequest
 from ragpg.database import Database, statements
 from ragpg.errors import InvalidProviderResponse, ProviderRejected, ProviderUnavailable

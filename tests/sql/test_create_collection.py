@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from ragpg import dense_recall
 from ragpg.errors import InputError
+from ragpg.upkeep import dense_recall
 from tests.sql.dense_seed import Row, insert_rows, make_collection
 
 REQUIRED: dict[str, Any] = {

@@ -11,10 +11,10 @@ import numpy as np
 import psycopg
 import pytest
 
-from ragpg import dense_index, dense_recall
-from ragpg.dense_index import IndexChange, IndexProgress
-from ragpg.dense_recall import RecallCheck, RecallFailure
 from ragpg.errors import ConflictError, DatabaseError
+from ragpg.upkeep import dense_index, dense_recall
+from ragpg.upkeep.dense_index import IndexChange, IndexProgress
+from ragpg.upkeep.dense_recall import RecallCheck, RecallFailure
 from tests.sql import dense_seed
 from tests.sql.dense_seed import Row, make_collection
 

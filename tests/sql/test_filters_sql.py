@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ragpg.filters as ragpg
-from ragpg.filter_jsonpath import compile_filter
 from ragpg.filters import And, Comparison, Filter, Not, Or
+from ragpg.filters.jsonpath import compile_filter
 from tests.sql import dense_seed
 from tests.sql.dense_seed import Row
 

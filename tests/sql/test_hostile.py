@@ -13,7 +13,7 @@ from psycopg import sql
 
 import ragpg.filters as ragpg
 from ragpg.errors import InputError
-from ragpg.filter_jsonpath import compile_filter
+from ragpg.filters.jsonpath import compile_filter
 from tests.sql import dense_seed
 from tests.sql.tenancy_seed import CANARY, FOREIGN, LEAK, World, make_world, relations
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from ragpg import dense_index, lexical_index, upkeep
+from ragpg import upkeep
 from ragpg.errors import ConflictError
-from ragpg.lexical_index import LexicalChange, LexicalProgress
+from ragpg.upkeep import dense_index, lexical_index
+from ragpg.upkeep.lexical_index import LexicalChange, LexicalProgress
 from tests.sql.lexical_corpus import (
     Home,
     add,

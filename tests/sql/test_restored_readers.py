@@ -11,9 +11,9 @@ import pytest
 from psycopg import sql
 
 from ragpg import doctor
+from ragpg.database.migrate import migrate
 from ragpg.embedded import bundled_psql
 from ragpg.errors import ConfigurationError
-from ragpg.migrate import migrate
 from tests.conftest import TestDatabase, with_database
 from tests.sql.tenancy_seed import make_login, one
 from tests.sql.test_tenancy_bindings import seen

@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from ragpg import dense_index
+from ragpg.upkeep import dense_index
 from tests.sql import dense_seed
 from tests.sql.dense_seed import Row, make_collection, search
 

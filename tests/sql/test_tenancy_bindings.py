@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from ragpg import doctor
 from ragpg.database import Database
+from ragpg.database.migrate import migrate
 from ragpg.errors import ConfigurationError
-from ragpg.migrate import migrate
 from ragpg.settings import Settings
 from tests.conftest import TestDatabase
 from tests.sql.tenancy_seed import RECIPE, make_login, one

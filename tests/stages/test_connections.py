@@ -15,11 +15,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ragpg import errors, upkeep
-from ragpg.collection_search import UNLOGGED
-from ragpg.connections import behind_pooler
+from ragpg.collection.search import UNLOGGED
 from ragpg.database import Database
+from ragpg.database.connections import behind_pooler
+from ragpg.database.migrate import migrate
 from ragpg.jobs import work
-from ragpg.migrate import migrate
 from ragpg.types import Document
 from tests.conftest import SERVICE_ROLE, TestDatabase, client_on
 

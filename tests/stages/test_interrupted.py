@@ -18,8 +18,8 @@ from pydantic import SecretStr
 
 from ragpg import errors, testing
 from ragpg.client import AsyncClient
-from ragpg.in_work import in_work
 from ragpg.ingest import stage
+from ragpg.ingestion.in_work import in_work
 from ragpg.settings import Settings
 from ragpg.types import Document, Span
 from tests.cli.test_commands import INTERRUPTIBLE, CommandLine

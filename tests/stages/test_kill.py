@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 from pydantic import SecretStr
 
-from ragpg.migrate import migrate
+from ragpg.database.migrate import migrate
 from ragpg.settings import Settings
 from ragpg.sync import Client
 from ragpg.types import Document, Recipe

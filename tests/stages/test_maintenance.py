@@ -11,11 +11,12 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from ragpg import dense_index, doctor, errors, maintenance, testing, upkeep
+from ragpg import doctor, errors, testing, upkeep
 from ragpg.client import AsyncClient
-from ragpg.jobs import work
+from ragpg.jobs import maintenance, work
 from ragpg.settings import Settings
 from ragpg.types import Document
+from ragpg.upkeep import dense_index
 from tests.conftest import TestDatabase
 from tests.stages.test_jobs import FAST, jobs, until
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from ragpg.client import AsyncClient
-from ragpg.plan import CONTEXT_TOKENS
+from ragpg.ingestion.plan import CONTEXT_TOKENS
 from ragpg.settings import Settings
 from ragpg.types import Recipe
 from tests.vendor_stub import Call, VendorStub, count

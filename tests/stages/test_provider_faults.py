@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from ragpg import errors, testing
 from ragpg.client import AsyncClient
-from ragpg.ingest_tally import IngestProgress
+from ragpg.ingestion.tally import IngestProgress
 from ragpg.settings import Settings
 from ragpg.types import (
     Answer,

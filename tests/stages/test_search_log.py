@@ -7,8 +7,8 @@ import json
 import pytest
 
 import ragpg
-from ragpg import dense_recall
 from ragpg.types import Document
+from ragpg.upkeep import dense_recall
 from tests.conftest import client_on
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ import pytest
 
 import ragpg
 from ragpg import errors, testing
-from ragpg.corpus_sync import SyncReport
+from ragpg.ingestion.corpus_sync import SyncReport
 from ragpg.types import Document, Embedded, PassedOver, Purpose, WrittenContext
 from tests.conftest import client_on
 from tests.stages.test_ingest import CountingEmbedder, CountingWriter, recipe

@@ -7,7 +7,7 @@ import pytest
 
 from ragpg.errors import InputError
 from ragpg.fanout import fan_out, work_ahead
-from ragpg.ingest_tally import Tally
+from ragpg.ingestion.tally import Tally
 
 pytestmark = pytest.mark.anyio
 

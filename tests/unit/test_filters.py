@@ -10,8 +10,8 @@ import pytest
 
 import ragpg.filters as ragpg
 from ragpg.errors import FilterError
-from ragpg.filter_jsonpath import FilterArguments, compile_filter
 from ragpg.filters import And, Filter, Not, Or, as_filter
+from ragpg.filters.jsonpath import FilterArguments, compile_filter
 
 NOON = dt.datetime(2025, 6, 1, 12, tzinfo=dt.UTC)
 TICK = dt.timedelta(microseconds=1)

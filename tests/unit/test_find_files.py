@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ragpg.corpus_sync import folder_root
 from ragpg.errors import DocumentError, InputError
+from ragpg.ingestion.corpus_sync import folder_root
 from ragpg.parse import find_files, parse_file
 from ragpg.types import PassedOver
 from tests.without_rights import without_rights

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ragpg.care import StaleDocument
-from ragpg.corpus_sync import SyncReport
 from ragpg.documents import DocumentOverview
 from ragpg.errors import InputError
+from ragpg.ingestion.corpus_sync import SyncReport
 from ragpg.json_form import JsonForm
 from ragpg.search_explanation import ChunkExplanation
 from ragpg.search_log import LoggedHit, LoggedSearch, SearchOverview

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ragpg.database.server_checks import judge_server, pgvector_warnings
 from ragpg.errors import ConfigurationError
-from ragpg.server_checks import judge_server, pgvector_warnings
 
 
 def test_an_old_pgvector_is_named_with_its_fault():
