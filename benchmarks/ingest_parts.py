@@ -28,7 +28,8 @@ from benchmarks.lexical import fresh_database, server
 from benchmarks.server_cpu import cpu_seconds
 from ragpg import parse
 from ragpg.client import AsyncClient
-from ragpg.database import SQLALCHEMY_DRIVER, statements
+from ragpg.database import statements
+from ragpg.database.connections import SQLALCHEMY_DRIVER
 from ragpg.database.migrate import migrate
 from ragpg.dsn import connect_args
 from ragpg.settings import Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -28,6 +29,17 @@ def test_the_exported_names_are_sorted_documented_and_all_there():
     for name in ragpg.__all__:
         value = getattr(ragpg, name)
         assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    "module",
+    sorted(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "benchmarks").rglob("*.py")
+    ),
+)
+def test_every_benchmark_imports_what_it_names(module):
+    assert importlib.import_module(module).__doc__
 
 
 def surface(kind: type) -> dict[str, str]:
