@@ -21,10 +21,13 @@ from ragpg.database.server_checks import (
     LOST_READERS,
     OWNER_OF_SCHEMA,
     SCHEMA_OF_PGVECTOR,
+    SHUT_OUT_OF_PUBLIC,
     UNBOUND_READERS,
+    judge_encoding,
     judge_owner,
     judge_public,
     judge_server,
+    judge_usage,
     locale_warnings,
     pgvector_warnings,
     reader_warnings,
@@ -203,6 +206,7 @@ async def _database(url: str) -> list[Finding]:
             async with await psycopg.AsyncConnection.connect(
                 url, connect_timeout=10, autocommit=True
             ) as conn:
+                judge_encoding(conn.info.parameter_status("server_encoding"))
                 return await _connected(conn)
     except RagpgError as exc:
         return [_failed("database", exc)]
@@ -286,8 +290,10 @@ async def _schema_owner(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
 async def _public_schema(conn: psycopg.AsyncConnection[Any]) -> list[Finding]:
     (home,) = await (await conn.execute(SCHEMA_OF_PGVECTOR)).fetchone() or (None,)
     creators = [name for (name,) in await (await conn.execute(CREATORS_IN_PUBLIC)).fetchall()]
+    shut_out = [name for (name,) in await (await conn.execute(SHUT_OUT_OF_PUBLIC)).fetchall()]
     try:
         judge_public(home, creators, migrator=None)
+        judge_usage(shut_out)
     except RagpgError as exc:
         return [_failed("schema public", exc)]
     return []

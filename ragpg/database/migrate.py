@@ -28,9 +28,12 @@ from ragpg.database.server_checks import (
     LOST_READERS,
     OWNER_OF_SCHEMA,
     SCHEMA_OF_PGVECTOR,
+    SHUT_OUT_OF_PUBLIC,
+    judge_encoding,
     judge_owner,
     judge_public,
     judge_server,
+    judge_usage,
     locale_warnings,
     pgvector_warnings,
     reader_warnings,
@@ -46,6 +49,14 @@ ROLES = {
     "ragpg_app": "the service; row-level security applies",
     "ragpg_reader": "inspection; may be bound to one tenant in ragpg.reader_tenant",
 }
+
+# Since PostgreSQL 16 who makes a role without being superuser is a member that may grant it, to
+# itself too, and not yet act as it.
+MAY_ACT_AS_OWNER = """
+select pg_has_role(current_user, 'ragpg_owner',
+                   case when current_setting('server_version_num')::integer < 160000
+                        then 'member' else 'set' end)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +87,7 @@ def migrate(url: str) -> MigrationReport:
 
 
 def _migrate_locked(connection: Connection) -> MigrationReport:
+    judge_encoding(_driver(connection).info.parameter_status("server_encoding"))
     judge_public(
         connection.scalar(text(SCHEMA_OF_PGVECTOR)),
         [row[0] for row in connection.execute(text(CREATORS_IN_PUBLIC))],
@@ -144,7 +156,7 @@ def _prepare(connection: Connection) -> None:
                 f" comment on role {role} is 'ragpg: {purpose}';"
                 " exception when duplicate_object or unique_violation then null; end $$"
             )
-    if not connection.scalar(text("select pg_has_role(current_user, 'ragpg_owner', 'member')")):
+    if not connection.scalar(text(MAY_ACT_AS_OWNER)):
         connection.execute(text("grant ragpg_owner to current_user"))
     if not connection.scalar(text("select true from pg_extension where extname = 'vector'")):
         _driver(connection).execute("create extension vector schema public")
@@ -156,6 +168,19 @@ def _prepare(connection: Connection) -> None:
         known = text("select true from pg_namespace where nspname = :name")
         if not connection.scalar(known, {"name": schema}):
             _driver(connection).execute(f"create schema {schema} authorization ragpg_owner")
+    _open_public(connection)
+
+
+def _open_public(connection: Connection) -> None:
+    """Let the roles look into schema public where that was taken from everybody."""
+    shut_out = [row[0] for row in connection.execute(text(SHUT_OUT_OF_PUBLIC))]
+    may_grant = text(
+        "select has_schema_privilege(current_user, 'public', 'usage with grant option')"
+    )
+    if not shut_out or not connection.scalar(may_grant):
+        judge_usage(shut_out)
+        return
+    _driver(connection).execute(f"grant usage on schema public to {', '.join(shut_out)}")
 
 
 @contextmanager

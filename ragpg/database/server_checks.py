@@ -1,4 +1,4 @@
-"""Whether a server will do: its version, that of pgvector, the locale, roles and bound readers."""
+"""Whether a server will do: its version, pgvector, encoding, locale, roles and bound readers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ select case entry.grantee when 0 then 'public' else pg_get_userbyid(entry.grante
    and not exists (
            select from pg_roles as owner
             where owner.rolname = 'ragpg_owner' and pg_has_role(grantee.oid, owner.oid, 'member'))
+ order by 1
+"""
+# Everybody may, until an administrator revokes it.
+SHUT_OUT_OF_PUBLIC = """
+select role.rolname::text
+  from pg_roles as role, pg_namespace as namespace
+ where role.rolname in ('ragpg_owner', 'ragpg_app', 'ragpg_reader')
+   and namespace.nspname = 'public'
+   and not has_schema_privilege(role.oid, namespace.oid, 'usage')
  order by 1
 """
 # As ragpg_owner, like those below: who serves all tenants though a reader's binding holds for it.
@@ -82,6 +91,16 @@ def pgvector_warnings(version: str) -> tuple[str, ...]:
     )
 
 
+def judge_encoding(encoding: str | None) -> None:
+    """Raise ConfigurationError if a database of this `server_encoding` lacks letters."""
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"the encoding of the database is {encoding}, and ragpg needs UTF8, which holds every"
+            " letter; make the database anew with `create database .. template template0 encoding"
+            " 'UTF8' locale 'C.UTF-8'`"
+        )
+
+
 def locale_warnings(*, knows_letters: bool | None) -> tuple[str, ...]:
     """Why the database's locale does harm, if KNOWS_LETTERS answered that it does."""
     if knows_letters:
@@ -122,6 +141,16 @@ def judge_public(pgvector: str | None, creators: Sequence[str], *, migrator: str
             f"{others} may create objects in schema public, beside pgvector, where what owners of"
             f" ragpg run could take them for its own; run `revoke create on schema public from"
             f" {others}` as the owner of that schema"
+        )
+
+
+def judge_usage(shut_out: Sequence[str]) -> None:
+    """Raise ConfigurationError for the roles of ragpg in SHUT_OUT_OF_PUBLIC."""
+    if shut_out:
+        names = ", ".join(shut_out)
+        raise ConfigurationError(
+            f"{names} may not use schema public, where the types of pgvector are; as the owner of"
+            f" that schema run `grant usage on schema public to {names}`"
         )
 
 
