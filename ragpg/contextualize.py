@@ -10,6 +10,7 @@ from ragpg.database import statements
 from ragpg.faults import faults_named
 from ragpg.protocols import ContextWriter
 from ragpg.staging import Settled, Staged, Transaction, record_usage, storable_context
+from ragpg.storable_text import storable_text
 from ragpg.types import WrittenContext
 
 SET_CONTEXTS = statements("contextualize")["set_contexts"]
@@ -89,7 +90,7 @@ def _storable(result: WrittenContext, writer: ContextWriter) -> tuple[WrittenCon
     A blank context that was paid for is refused, as Claude's is: the same again costs the same.
     """
     context, removed = storable_context(result.context)
-    error = result.error and result.error.replace("\0", "")
+    error = result.error and storable_text(result.error)
     if result.context is None or context is not None:
         return replace(result, context=context, error=error), removed
     error = f"{writer.provider} {writer.model} wrote a blank context for chunk {result.position}"

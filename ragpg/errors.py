@@ -38,6 +38,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragpg.storable_text import storable_text
+
 
 class RagpgError(Exception):
     """Base of every error that ragpg raises."""
@@ -162,7 +164,10 @@ class DatabaseUnavailable(DatabaseError):
 
 
 class ProviderError(RagpgError):
-    """A vendor's call failed; `retryable` says whether the same call may succeed later."""
+    """A vendor's call failed; `retryable` says whether the same call may succeed later.
+
+    The message may repeat the vendor's words, and is kept beside the document that it is about.
+    """
 
     def __init__(
         self,
@@ -174,7 +179,7 @@ class ProviderError(RagpgError):
         request_id: str | None = None,
         retryable: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(storable_text(message))
         self.provider = provider
         self.model = model
         self.status = status

@@ -29,7 +29,7 @@ def faults_named(provider: _Named) -> Iterator[None]:
     except Exception as exc:
         # Anybody writes a provider, so any class may come; in a task group it would reach the
         # caller as an ExceptionGroup.
-        said = " ".join(str(exc).replace("\0", "").split())
+        said = " ".join(str(exc).split())
         raised = f"{type(exc).__name__} ({said})" if said else type(exc).__name__
         raise InvalidProviderResponse(
             f"{provider.provider} {provider.model} raised {raised} instead of an answer;"

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import CollectionNotFound
+from ragpg.storable_text import storable_text
 from ragpg.tokens import is_blank
 from ragpg.types import Chunk, Document, Usage, contextualized
 
@@ -95,8 +96,8 @@ async def record_usage(conn: Connection, collection_id: int | None, usage: Seque
 
 
 def storable_context(context: str | None) -> tuple[str | None, int]:
-    """A written context without NUL, and how many were removed; None where no text is left."""
+    """A written context as it is stored, and its NULs left out; None where no text is left."""
     if context is None:
         return None, 0
-    text = context.replace("\0", "")
-    return None if is_blank(text) else text, len(context) - len(text)
+    text = storable_text(context)
+    return None if is_blank(text) else text, context.count("\0")

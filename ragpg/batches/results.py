@@ -23,6 +23,7 @@ from ragpg.staging import (
     record_usage,
     storable_context,
 )
+from ragpg.storable_text import storable_text
 
 SET_CONTEXTS = statements("contextualize")["set_contexts"]
 
@@ -206,6 +207,7 @@ async def _store(
     if prefix != batch_id.hex or not number.isdecimal():
         return None
     context, removed = storable_context(result.context)
+    result = replace(result, error=result.error and storable_text(result.error))
     if context is None and result.context is not None:
         # Paid for, as a refusal is: the same request again would cost the same.
         result = replace(result, error="the vendor wrote a blank context", refused=True)

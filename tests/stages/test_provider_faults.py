@@ -99,6 +99,45 @@ async def test_a_blank_context_holds_its_document_alone_where_the_recipe_says_so
         assert f"the first of chunk 0 ({BLANK})" in report.failed[0].message
 
 
+async def test_half_a_character_in_a_context_is_replaced_and_touches_no_neighbour(database, owner):
+    writer = Writer("Of \ud800 the valve, \ud83d\ude80.", (USAGE,))
+    async with client_on(database, context_writer=writer) as client:
+        docs = client.collection(tenant="acme", name="docs")
+        report = await docs.ingest([PUMP, BAD, FAN])
+        assert report.created == ("pump.md", "bad.md", "fan.md")
+    contexts = "select context from ragpg.chunk_overview where document_key = 'bad.md'"
+    assert owner.execute(contexts).fetchall() == [("Of \ufffd the valve, 🚀.",)]
+
+
+async def test_half_a_character_in_the_words_of_a_vendor_is_replaced_where_they_are_kept(
+    database, owner
+):
+    class Refusing(Writer):
+        async def write(self, document, chunks):
+            del document
+            yield WrittenContext(position=0, context=None, error=f"no\0 \udc00 {len(chunks)}")
+
+    class Rejecting(testing.HashEmbedder):
+        async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Embedded:
+            if any("outlet" in text for text in texts):
+                raise errors.ProviderRejected(
+                    "not \0'\ud800'", provider="own", model="e", status=400
+                )
+            return await super().embed(texts, purpose=purpose)
+
+    async with client_on(
+        database, context_writer=Refusing("unused"), embedder=Rejecting()
+    ) as client:
+        docs = client.collection(tenant="acme", name="docs")
+        report = await docs.ingest([PUMP, BAD])
+        assert report.created == ("pump.md",)
+        assert report.failed[0].message.endswith("was not embedded: not '\ufffd'")
+    assert owner.execute("select last_error from ragpg.staged_document").fetchone() == (
+        report.failed[0].message,
+    )
+    assert owner.execute(GAPS).fetchall() == [("pump.md", "no \ufffd 1", False)]
+
+
 async def test_the_nuls_of_a_context_are_counted_with_those_of_the_texts(database, owner):
     writer = Writer("a\0b\0 ctx")
     async with client_on(database, context_writer=writer) as client:
