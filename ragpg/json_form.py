@@ -41,7 +41,8 @@ class JsonForm:
 def plain(value: object) -> Any:
     """The value in JSON's types, as deep as dataclasses, mappings, lists and tuples go.
 
-    An instant with a zone is given in UTC; what is none of these is returned as it is.
+    An instant with a zone is given in UTC, unless it is in no year there that Python can say; what
+    is none of these is returned as it is.
     """
     if isinstance(value, JsonForm):
         return value.to_json()
@@ -52,8 +53,15 @@ def plain(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if isinstance(value, dt.datetime):
-        return (value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat()
+        return _in_utc(value).isoformat()
     return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    try:
+        return value if value.tzinfo is None else value.astimezone(dt.UTC)
+    except OverflowError:
+        return value
 
 
 def _zoned(value: object) -> object:
@@ -114,7 +122,10 @@ def _read_one(kind: type, value: Any, place: str) -> Any:
     if kind in {dt.datetime, dt.date}:
         return _read_date(kind, value, place)
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise _refused(place, value, "a number of up to 308 digits") from None
     if type(value) is not kind:
         raise _refused(place, value, _NAMES[kind])
     return value

@@ -255,6 +255,18 @@ def test_what_is_no_document_is_refused_with_its_place(value: object, message: s
         Document.from_json(value)
 
 
+def test_a_number_that_is_too_large_is_refused_with_its_place():
+    usage = {"provider": "own", "model": "m", "operation": "embed", "cost_usd": 10**400}
+    with pytest.raises(InputError, match=r"Usage\.cost_usd is 1000.*; give a number of up to 308"):
+        Usage.from_json(usage)
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:00:00-02:00", "0001-01-01T01:00:00+02:00"])
+def test_an_instant_that_utc_has_no_year_for_keeps_its_offset(moment: str):
+    document = Document.from_json({"key": "a.md", "text": "Rest.", "modified_at": moment})
+    assert document.to_json()["modified_at"] == moment
+
+
 def test_an_unknown_field_is_refused_with_the_names_that_there_are():
     with pytest.raises(InputError, match=r"^Citation has no field 'titel'; it may have number, do"):
         Citation.from_json({"titel": "a"})
