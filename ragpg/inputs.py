@@ -27,6 +27,8 @@ _RANGES = {
     "whole_corpus_tokens": (0, _MAX_INTEGER),
 }
 _LONGEST_SHOWN = 60
+
+
 # Stops at a depth and a length, where repr of a hostile value recurses or fills memory. It leaves
 # out the middle of a text, so that must lie beyond what is shown.
 class _Repr(reprlib.Repr):

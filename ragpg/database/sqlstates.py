@@ -48,12 +48,21 @@ def translated(tenant: str | None = None) -> Iterator[None]:
         if isinstance(exc.orig, psycopg.Error):
             raise _ours(exc.orig, tenant) from exc
         raise
+    except UnicodeEncodeError as exc:
+        raise errors.InputError(
+            f"a value cannot be sent to Postgres: it holds half a character, {_half(exc)};"
+            " change it"
+        ) from exc
     except PoolTimeout as exc:
         raise errors.DatabaseUnavailable(
             "no database connection became free in time; raise RAGPG_POOL_MAX_SIZE or search less"
             " at once",
             retryable=True,
         ) from exc
+
+
+def _half(exc: UnicodeEncodeError) -> str:
+    return f"U+{ord(exc.object[exc.start]):04X} at place {exc.start}"
 
 
 def _ours(exc: psycopg.Error, tenant: str | None) -> errors.RagpgError:

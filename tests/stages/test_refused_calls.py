@@ -375,3 +375,11 @@ def test_the_blocking_twin_refuses_the_same(database):
         with pytest.raises(InputError, match="k is -1, it must be 1 to 1000"):
             port.search("crane", k=-1)
         assert len(port.search("crane", where={"year": 2025})) == 1
+
+
+async def test_half_a_character_is_refused_where_a_value_is_sent_as_it_is(client):
+    with pytest.raises(InputError) as wrong:
+        await client.status(tenant="ac\ud800me")
+    assert str(wrong.value) == (
+        "a value cannot be sent to Postgres: it holds half a character, U+D800 at place 2; change it"
+    )

@@ -257,6 +257,11 @@ def test_a_context_of_an_unknown_chunk_is_refused(folder):
         read_evaluation(folder)
 
 
+def test_a_folder_whose_name_is_too_long_is_refused_as_one_without_documents(tmp_path):
+    with pytest.raises(InputError, match=r"neither corpus.jsonl nor chunks.jsonl"):
+        read_evaluation(tmp_path / ("x" * 300))
+
+
 def test_a_folder_without_documents_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"neither corpus.jsonl nor chunks.jsonl"):
         read_evaluation(tmp_path)

@@ -14,7 +14,9 @@ from ragpg.settings import Settings
 from ragpg.types import Recipe
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1001, pytest.param(10**5000, id="huge"), 2.5, 2.0, "5", True, None, [5]])
+@pytest.mark.parametrize(
+    "wrong", [0, -1, 1001, pytest.param(10**5000, id="huge"), 2.5, 2.0, "5", True, None, [5]]
+)
 def test_a_count_is_a_whole_number_in_its_range_and_no_bool(wrong: object):
     with pytest.raises(InputError, match="it must be 1 to 1000; give a whole number"):
         checked_count("k", wrong)
