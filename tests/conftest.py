@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from ragpg.client import AsyncClient
 
 for name in [name for name in os.environ if name.startswith("RAGPG_")]:
-    if name not in {"RAGPG_TEST_DATABASE_URL", "RAGPG_SHARED", "RAGPG_APPROVE"}:
+    if name not in {
+        "RAGPG_TEST_DATABASE_URL",
+        "RAGPG_SHARED",
+        "RAGPG_APPROVE",
+        "RAGPG_MODEL_EXAMPLES",
+    }:
         del os.environ[name]
 for name in ("VOYAGE_API_KEY", "ANTHROPIC_API_KEY", "CO_API_KEY", "CO_API_URL"):
     os.environ.pop(name, None)
