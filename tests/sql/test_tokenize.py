@@ -108,6 +108,20 @@ def test_english_text_has_these_lexemes(owner, text, expected):
         ("ﾃﾞｰﾀ", "データ"),
         ("soft\u00adware", "software"),
         ("tab\there", "tab here"),
+        ("err\u20111042 in a well\u2010known file", "err-1042 in a well-known file"),
+        ("word\u2060joiner \u2066max_\u200ewal_size\u2069", "wordjoiner max_wal_size"),
+        ("Всё ещё Ёлка", "Все еще Елка"),
+        ("سال ۱۴۰۳، ١٤٠٣", "سال 1403 1403"),
+        ("धारा २०२४", "धारा 2024"),
+        ("ধারা ২০২৪", "ধারা 2024"),
+        ("มาตรา ๒๕๖๗", "มาตรา 2567"),
+        ("می‌خواهم کتاب", "مي خواهم كتاب"),
+        ("שָׁלוֹם", "שלום"),
+        ("كِتَــابٌ", "كتاب"),
+        ("ज़रूरत क़ानून", "जरूरत कानून"),
+        ("हिन्दी, चाँद", "हिंदी, चांद"),
+        ("क्\u200dषमा श्री\u200cमान", "क्षमा श्रीमान"),
+        ("นํ้า", "น้ำ"),
     ],
 )
 def test_two_spellings_of_one_text_have_the_same_lexemes(owner, written, asked):
@@ -172,6 +186,17 @@ def test_a_recipes_language_stems(owner, language, text, expected):
     assert lexemes(owner, text, language) >= expected
 
 
+def test_digits_of_every_script_are_those_that_a_keyboard_has(owner):
+    zeros = "٠۰०০੦૦୦௦౦೦൦๐໐၀០"
+    for zero in zeros:
+        written = "".join(chr(ord(zero) + digit) for digit in (4, 0, 7, 1, 9, 2, 8, 3, 5, 6))
+        assert lexemes(owner, written, "simple") == {"4071928356"}
+
+
+def test_a_zero_width_space_parts_words_as_a_blank_does(owner):
+    assert lexemes(owner, "alpha\u200bbeta") == {"alpha", "beta"}
+
+
 def test_a_blob_becomes_one_lexeme_of_its_head(owner):
     blob = "QUJDREVG" * 400
     found = lexemes(owner, f"bundle {blob} of edge")
@@ -195,7 +220,7 @@ def test_no_text_raises(owner):
     rng = random.Random(20)  # noqa: S311
     alphabet = [
         *"'\"\\:*&|!()<>[]{}^~%$#@-_./+=,;`? \t\n\r\x01\x7f",
-        *"aZ09éßŁİıſﬁ’“、。ー文가힣กำ้\u200b\u200d\u202e\ufeff\u0301\U0001f469\U00020000\ufffd\U0010fffd",
+        *"aZ09éßŁİıſﬁ’“、。ー文가힣กำ้\u200b\u200c\u200d\u202e\u2011\u093c\u094dन१๑ํ٣ی\u05b0\ufeff\u0301\U0001f469\U00020000\ufffd\U0010fffd",
         "ERR-1",
         "a_b",
         "C++",

@@ -9,6 +9,8 @@
 --   capitals     IT, AWS: also unstemmed; Don inside a sentence: also when it is a stop word
 --   accents      cafe is found in café, strasse in straße: the word as written, and once more in
 --                plain letters
+--   spellings    ١٢٣, १२३ and ๑๒๓ as 123; Persian and Arabic keyboards, vowel points of Arabic and
+--                Hebrew, nukta and half nasals of Devanagari alike; invisible characters left out
 --   CJK, Thai..  pairs of neighbouring characters; Han and Hangul also one by one
 --
 -- A chunk's length counts every occurrence of every lexeme, and a lexeme's frequency is its number of
@@ -22,6 +24,49 @@ begin atomic
 end;
 comment on function ragpg.contextualized(text, text, text) is
     'What embedding and BM25 read: context, blank line, table header, text.';
+
+create or replace function ragpg._respelled(text text) returns text
+language plpgsql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+declare
+    -- Hyphens are one; ё is mostly written е; what is invisible and, in UAX #29, parts no word is left out.
+    words text := translate(_respelled.text,
+        E'،؛؟।॥\u2010ёЁ\u00ad\u061c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff',
+        '     -еЕ');
+begin
+    if words !~ '[\u0591-\u17ff]' then
+        return words;
+    end if;
+    -- Lucene's DecimalDigitFilter does this in its Arabic, Persian, Hindi, Bengali and Thai analysis.
+    if words ~ '[\u0660-\u0669\u06f0-\u06f9\u0966-\u096f\u09e6-\u09ef\u0a66-\u0a6f\u0ae6-\u0aef\u0b66-\u0b6f\u0be6-\u0bef\u0c66-\u0c6f\u0ce6-\u0cef\u0d66-\u0d6f\u0e50-\u0e59\u0ed0-\u0ed9\u1040-\u1049\u17e0-\u17e9]' then
+        words := translate(words, '٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९০১২৩৪৫৬৭৮৯', repeat('0123456789', 4));
+        words := translate(words, '੦੧੨੩੪੫੬੭੮੯૦૧૨૩૪૫૬૭૮૯୦୧୨୩୪୫୬୭୮୯௦௧௨௩௪௫௬௭௮௯', repeat('0123456789', 4));
+        words := translate(words, '౦౧౨౩౪౫౬౭౮౯೦೧೨೩೪೫೬೭೮೯൦൧൨൩൪൫൬൭൮൯', repeat('0123456789', 3));
+        words := translate(words, '๐๑๒๓๔๕๖๗๘๙໐໑໒໓໔໕໖໗໘໙၀၁၂၃၄၅၆၇၈၉០១២៣៤៥៦៧៨៩', repeat('0123456789', 4));
+    end if;
+    if words ~ '[\u0591-\u06ed]' then
+        -- Points, vowels, tatweel: most texts and nearly all queries are written without.
+        words := regexp_replace(words,
+            '[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u0652\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]+', '', 'g');
+        -- The yeh and kaf of Persian and Urdu, as an Arabic keyboard has them.
+        words := translate(words, E'\u06cc\u06a9', E'\u064a\u0643');
+    end if;
+    if words ~ '[\u0900-\u0dff]' then
+        -- Here a joiner chooses a glyph; in Persian the same character parts a word from its ending.
+        words := regexp_replace(words, '([\u0900-\u0dff])\u200c', '\1', 'g');
+        -- Nukta left out, and न् and candrabindu as anusvara, as in Lucene's HindiNormalizer.
+        words := translate(replace(words, E'\u0928\u094d', E'\u0902'), E'\u0901\u093c', E'\u0902');
+    end if;
+    -- A sara am is taken apart by NFKC, with the tone mark before it or after as it was typed.
+    if words ~ '[\u0e4d\u0ecd]' then
+        words := regexp_replace(words, '([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])', '\2\1', 'g');
+    end if;
+    return words;
+end $$;
+comment on function ragpg._respelled(text) is
+    'A text in NFKC without invisible characters, its digits 0 to 9 and its Hebrew, Arabic, Indic and Thai words spelled in one way.';
 
 create or replace function ragpg._pairs(text text) returns tsvector
 language sql immutable strict parallel safe
@@ -173,7 +218,10 @@ begin
         return lexemes;
     end if;
     if octet_length(words) <> length(words) then
-        words := translate(normalize(words, NFKC), E'،؛؟।॥\u00ad\ufeff', '     ');
+        words := normalize(words, NFKC);
+        if words ~ '[\u00ad\u0401\u0451\u0591-\u17ff\u200d-\u2010\u202a-\u202e\u2060-\u2069\ufeff]' then
+            words := ragpg._respelled(words);
+        end if;
         if words ~ '[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]' then
             lexemes := ragpg._pairs(words);
             words := regexp_replace(words,
