@@ -1,13 +1,14 @@
 """Quality on judged data: each arm, fusion and rerank, beside the figures of another pipeline.
 
     python -m benchmarks.quality DIR... [--contexts none|title|rule|given] [--lang en de..] [--every 3]
-        [--fixed]
+        [--cut fixed|whole]
 
 Prints Pass@5/10/20 and 150 in percent (the share of a query's relevant ids in the top k; 150 is what
 a reranker gets), checks the SQL ranking of the lexical arm against BM25 computed in Python, and writes
 benchmarks/results/quality_<name>_<contexts>.json. `--lang` takes the documents and queries of one
 metadata.lang, in a collection of its own with the tokenizer of that language. `--contexts rule` is the
-default recipe, `given` takes contexts.jsonl. `--fixed` cuts every 300 tokens, not at headings.
+default recipe, `given` takes contexts.jsonl. `--cut fixed` cuts every 300 tokens, not at
+headings, `--cut whole` nowhere.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import anyio
 
 from benchmarks.machine import machine
 from benchmarks.quality_bm25 import same_ranking
-from benchmarks.quality_parts import CONFIGURATIONS, Part, parts, recut
+from benchmarks.quality_parts import CONFIGURATIONS, CUTS, Part, parts, recut
 from benchmarks.quality_reference import (
     BLEND,
     BLEND_50,
@@ -181,8 +182,10 @@ def weights_of(plan: ladder.Plan, hits: Mapping[str, Hits]) -> dict[str, dict[st
 def recipe_of(client: AsyncClient, part: Part, contexts: str) -> Recipe:
     """The default recipe in the part's language, with other contexts and cuts where asked."""
     recipe = replace(client.providers.default_recipe(), language=part.language)
-    if part.fixed:
+    if part.cut == "fixed":
         recipe = replace(recipe, splitter="fixed", max_tokens=300, overlap_tokens=0)
+    elif part.cut == "whole":
+        recipe = replace(recipe, splitter="whole")
     if contexts == "none":
         return replace(recipe, context_provider="none", context_model="none")
     if contexts == "given":
@@ -236,7 +239,7 @@ def main() -> None:
     parser.add_argument("--contexts", choices=("none", "title", "rule", "given"), default="none")
     parser.add_argument("--lang", nargs="+", choices=tuple(CONFIGURATIONS), default=[])
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--cut", choices=tuple(CUTS), default="section")
     options = parser.parse_args()
 
     async def everything() -> None:
@@ -246,8 +249,7 @@ def main() -> None:
             async with AsyncClient(settings, context_writer=writer) as client:
                 for folder in options.folders:
                     for part in parts(folder, options.lang, options.every):
-                        cut_part = recut(part) if options.fixed else part
-                        write(await run(client, cut_part, options.contexts))
+                        write(await run(client, recut(part, options.cut), options.contexts))
 
     asyncio.run(everything())
 
@@ -260,6 +262,7 @@ def write(result: Mapping[str, Any]) -> None:
         re.sub(r"\W+", "-", f"{result['name']}")
         .replace("-one-question-in", "")
         .replace("-chunks-of", "")
+        .replace("-documents", "")
     )
     path = RESULTS / f"quality_{name}_{result['contexts']}.json"
     path.write_text(json.dumps(machine() | dict(result)) + "\n")

@@ -19,6 +19,9 @@ CONFIGURATIONS = {
     "zh": "simple",
 }
 
+# What a part that is cut so has behind its name.
+CUTS = {"section": "", "fixed": ", chunks of 300 tokens", "whole": ", whole documents"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -27,7 +30,7 @@ class Part:
     name: str
     plan: ladder.Plan
     language: str
-    fixed: bool = False
+    cut: str = "section"
 
 
 def parts(directory: Path, languages: Sequence[str], every: int) -> Iterator[Part]:
@@ -55,6 +58,6 @@ def chosen(data: EvaluationData, queries: Sequence[Query]) -> EvaluationData:
     return replace(data, queries=tuple(queries), qrels=qrels)
 
 
-def recut(part: Part) -> Part:
-    """The same part in chunks of one size."""
-    return replace(part, name=f"{part.name}, chunks of 300 tokens", fixed=True)
+def recut(part: Part, cut: str) -> Part:
+    """The same part in other chunks: one of CUTS."""
+    return replace(part, name=part.name + CUTS[cut], cut=cut)

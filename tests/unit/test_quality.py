@@ -51,8 +51,10 @@ def test_one_question_in_three_keeps_all_documents(two_languages):
 
 def test_a_part_that_is_cut_anew_says_so_in_its_name(two_languages):
     (part,) = parts(two_languages, [], 1)
-    assert (part.fixed, recut(part).fixed) == (False, True)
-    assert recut(part).name == f"{two_languages.name}, chunks of 300 tokens"
+    assert recut(part, "section") == part
+    fixed, whole = recut(part, "fixed"), recut(part, "whole")
+    assert (fixed.cut, fixed.name) == ("fixed", f"{two_languages.name}, chunks of 300 tokens")
+    assert (whole.cut, whole.name) == ("whole", f"{two_languages.name}, whole documents")
 
 
 def test_judgements_of_queries_that_are_left_out_are_left_out(two_languages):
