@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,32 @@ def evaluate(
         for name in functions
     }
     return Measures(queries=len(by_query), mean=mean, by_query=by_query)
+
+
+def rank_of(
+    judged_id: str, ids: Sequence[str], *, twins: Mapping[str, str] | None = None
+) -> int | None:
+    """The rank, from 1, of the id or of one of the same text in a list; None where neither is."""
+    same = twins or {}
+    wanted = same.get(judged_id, judged_id)
+    ranks = (rank for rank, each in enumerate(ids, start=1) if same.get(each, each) == wanted)
+    return next(ranks, None)
+
+
+def gain(measure: str, before: Measures, now: Measures) -> tuple[float, float]:
+    """How much more a measure is, and half the width of its 95 % interval, both as fractions.
+
+    The interval is that of a mean of differences query by query, taken as normal: right from some
+    thirty queries on. It is infinite for a single query. Both must be measured on the same queries.
+    """
+    differences = [
+        now.by_query[query_id][measure] - values[measure]
+        for query_id, values in before.by_query.items()
+    ]
+    if len(differences) == 1:
+        return differences[0], math.inf
+    width = 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences), width
 
 
 def failure_reduction(first: float, now: float) -> float:

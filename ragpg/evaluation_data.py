@@ -3,7 +3,8 @@
 corpus.jsonl       {"_id", "text", "title"?, "metadata"?}          the documents
 chunks.jsonl       {"_id", "doc_id", "text", "index"?}             ready-made chunks, optional
 queries.jsonl      {"_id", "text", "metadata"?}
-qrels.tsv          query id, document id, relevance                with or without a header
+qrels.tsv          query id, document id, relevance                with or without a header; else
+                   qrels/test.tsv, as BEIR lays it out
 qrels_chunks.tsv   query id, chunk id, relevance                   with chunks.jsonl
 contexts.jsonl     {"_id", "context"}                              of chunks, optional
 """
@@ -85,7 +86,10 @@ def read_evaluation(directory: Path) -> EvaluationData:
         qrels = _qrels(chunk_qrels, queries, {each.id: None for each in chunks}, "chunk")
     else:
         level = "document"
-        qrels = _qrels(directory / "qrels.tsv", queries, documents, "document")
+        split = directory / "qrels" / "test.tsv"
+        found = (directory / "qrels.tsv").exists() or not split.exists()
+        path = directory / "qrels.tsv" if found else split
+        qrels = _qrels(path, queries, documents, "document")
     contexts = None
     if chunks is not None and context_file.exists():
         contexts = _contexts(context_file, {each.id for each in chunks})

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
 
-from ragpg import retrieve, terminal
+from ragpg import retrieve
 from ragpg.client import AsyncClient
 from ragpg.collection import AsyncCollection
-from ragpg.evaluate import LADDER_MEASURES, Measures, evaluate, failure_reduction
+from ragpg.evaluate import LADDER_MEASURES, Measures, evaluate, failure_reduction, rank_of
 from ragpg.evaluation_data import EvaluationData, Query
 from ragpg.fanout import fan_out
 from ragpg.ingestion import Ingestion
@@ -30,6 +30,7 @@ Progress = Callable[[str, int, int], None]
 # As deep as a list is read; the deepest measure of the ladder looks at 20.
 KEPT = 150
 AT_ONCE = 4
+FUSED, RERANKED = "+ contextual BM25", "+ rerank"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,17 @@ class Rung:
     name: str
     measures: Measures
     reduction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A judgement, and the rank of its id by rung, None beyond 150; `first` leads the last rung."""
+
+    query_id: str
+    query: str
+    id: str
+    ranks: Mapping[str, int | None]
+    first: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,7 @@ class Ladder:
     reranker: str
     rungs: tuple[Rung, ...]
     beside: tuple[Rung, ...]
+    judged: tuple[Judged, ...]
 
 
 class GivenContextWriter:
@@ -98,35 +111,42 @@ class Plan:
 
 
 async def climb(
-    client: AsyncClient, data: EvaluationData, *, directory: Path, progress: Progress
+    client: AsyncClient,
+    data: EvaluationData,
+    *,
+    directory: Path,
+    progress: Progress,
+    recipe: Recipe,
+    weights: Weights,
 ) -> Ladder:
     """The ladder of the data read from a folder, with the providers of this client.
 
-    Contexts come from contexts.jsonl if the folder has it, else from the default recipe's writer.
+    Contexts come from contexts.jsonl if the folder has it, else from the recipe's writer; `weights`
+    are those of the rungs that fuse.
     """
     plan = plan_of(data)
-    bare = replace(client.providers.default_recipe(), context_provider="none", context_model="none")
-    contextual = _contextual(client, plan)
+    bare = replace(recipe, context_provider="none", context_model="none")
+    contextual = _contextual(plan, recipe)
     made: list[AsyncCollection] = []
     try:
         runs: dict[str, dict[str, list[str]]] = {}
         vectors = await embed_queries(client, plan, bare)
-        for recipe, steps in (
+        for made_by, rungs in (
             (bare, {"dense": Weights(lexical=0)}),
             (
                 contextual,
                 {
                     "+ contexts": Weights(lexical=0),
                     "BM25 alone, with contexts": Weights(dense=0),
-                    "+ contextual BM25": Weights(),
+                    FUSED: weights,
                 },
             ),
         ):
-            handles = await ingest(client, plan, recipe, made, progress)
+            handles = await ingest(client, plan, made_by, made, progress)
             runner = _Runner(plan=plan, handles=handles, vectors=vectors, progress=progress)
-            for name, weights in steps.items():
-                reranked = "+ rerank" if name == "+ contextual BM25" else None
-                runs |= await runner.run(name, weights, reranked=reranked)
+            for name, weighed in rungs.items():
+                reranked = RERANKED if name == FUSED else None
+                runs |= await runner.run(name, weighed, reranked=reranked)
     finally:
         for handle in made:
             await handle.drop()
@@ -165,8 +185,7 @@ def plan_of(data: EvaluationData) -> Plan:
     )
 
 
-def _contextual(client: AsyncClient, plan: Plan) -> Recipe:
-    recipe = client.providers.default_recipe()
+def _contextual(plan: Plan, recipe: Recipe) -> Recipe:
     if plan.contexts is None:
         return recipe
     return replace(
@@ -309,7 +328,7 @@ def _ladder(
         )
         for name, measures in measured.items()
     }
-    on_it = ("dense", "+ contexts", "+ contextual BM25", "+ rerank")
+    on_it = ("dense", "+ contexts", FUSED, RERANKED)
     reranker = client.providers.reranker()
     return Ladder(
         directory=str(directory),
@@ -321,36 +340,24 @@ def _ladder(
         reranker="none" if reranker is None else f"{reranker.provider} {reranker.model}",
         rungs=tuple(rungs[name] for name in on_it),
         beside=tuple(rung for name, rung in rungs.items() if name not in on_it),
+        judged=tuple(_judged(data, runs)),
     )
 
 
-def print_ladder(ladder: Ladder) -> None:
-    """The ladder as a table, in percent except RR and nDCG."""
-    titles = {
-        "pass@5": "Pass@5",
-        "pass@10": "Pass@10",
-        "pass@20": "Pass@20",
-        "miss@20": "1-recall@20",
-        "rr": "MRR",
-        "ndcg@10": "nDCG@10",
-    }
-
-    def row(rung: Rung) -> list[str]:
-        shown = [
-            f"{mean:.4f}" if name in {"rr", "ndcg@10"} else f"{100 * mean:.2f}"
-            for name, mean in rung.measures.mean.items()
-        ]
-        return [rung.name, *shown, f"{100 * rung.reduction:.1f} %"]
-
-    out = terminal.console()
-    out.print(
-        f"{ladder.directory}: {ladder.queries} queries, {ladder.documents} documents,"
-        f" judged by {ladder.level}"
-    )
-    out.print(
-        f"embeddings {ladder.embedder}, contexts {ladder.context_writer}, rerank {ladder.reranker}"
-    )
-    terminal.print_table(
-        ("", *(titles[name] for name in LADDER_MEASURES), "fewer misses"),
-        [row(rung) for rung in (*ladder.rungs, *ladder.beside)],
-    )
+def _judged(
+    data: EvaluationData, runs: Mapping[str, Mapping[str, Sequence[str]]]
+) -> Iterator[Judged]:
+    texts = {query.id: query.text for query in data.queries}
+    for qrel in data.qrels:
+        ranks = {
+            name: rank_of(qrel.id, run.get(qrel.query_id, ()), twins=data.twins)
+            for name, run in runs.items()
+        }
+        best = runs[RERANKED].get(qrel.query_id)
+        yield Judged(
+            query_id=qrel.query_id,
+            query=texts[qrel.query_id],
+            id=qrel.id,
+            ranks=ranks,
+            first=best[0] if best else None,
+        )

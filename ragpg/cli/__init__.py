@@ -171,13 +171,29 @@ def evaluate(
     directory: Annotated[
         Path, typer.Argument(help="Folder of corpus or chunks, queries and qrels.")
     ],
+    language: Annotated[
+        str | None, typer.Option(help="Text search configuration of words, e.g. german.")
+    ] = None,
+    splitter: Annotated[str | None, typer.Option(help="section, fixed, semantic or whole.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Size of a chunk.")] = None,
+    dense_weight: Annotated[
+        float | None, typer.Option(help="Of the dense arm in the fusion; the lexical one has 1.")
+    ] = None,
+    misses: Annotated[
+        bool, typer.Option(help="Name the judgements that are not in the first five, with ranks.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the ladder of configurations with their measures, on data of your own."""
-    from ragpg import ladder, terminal
+    from dataclasses import replace
+
+    from ragpg import ladder, ladder_report, terminal
     from ragpg.evaluation_data import read_evaluation
+    from ragpg.retrieve import Weights
 
     data = read_evaluation(directory)
+    given: dict[str, Any] = {"language": language, "splitter": splitter, "max_tokens": max_tokens}
+    chosen = {name: value for name, value in given.items() if value is not None}
 
     async def run(client: AsyncClient) -> Any:
         with terminal.progress_bar() as bar:
@@ -186,6 +202,8 @@ def evaluate(
                 client,
                 data,
                 directory=directory,
+                recipe=replace(client.providers.default_recipe(), **chosen),
+                weights=Weights() if dense_weight is None else Weights(dense=dense_weight),
                 progress=lambda step, done, total: bar.update(
                     task, description=step, completed=done, total=total
                 ),
@@ -195,7 +213,7 @@ def evaluate(
     if as_json:
         typer.echo(terminal.to_json(result))
     else:
-        ladder.print_ladder(result)
+        ladder_report.print_ladder(result, misses=misses)
 
 
 @app.command()

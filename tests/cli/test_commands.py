@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -258,9 +259,44 @@ def test_an_evaluation_of_ones_own_data_prints_the_ladder_and_leaves_nothing_beh
         "+ rerank",
     ]
     assert result["rungs"][-1]["measures"]["mean"]["pass@5"] == 1.0
-    assert "1-recall@20" in ragpg("evaluate", str(tmp_path)).stdout
+    assert result["judged"][0]["ranks"]["+ rerank"] == 1
+    shown = ragpg("evaluate", str(tmp_path)).stdout
+    assert "1-recall@20" in shown
+    assert "One query is worth 50.00 points." in shown
+    assert "0 of 2 judgements are not in the first 5 of the last rung" in shown
     assert owner.execute("select count(*) from ragpg.collection").fetchone() == (0,)
     assert owner.execute("select count(*) from ragpg.lexeme_vector").fetchone() == (0,)
+
+
+def test_an_evaluation_names_what_is_missed_and_takes_choices_of_the_recipe(ragpg, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": f"car{number}", "text": f"A parking space for {number} cars."})
+            + "\n"
+            for number in range(8)
+        )
+        + json.dumps({"_id": "menu", "text": "Rindfleischsuppen und Knödel."})
+        + "\n"
+    )
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "q1", "text": "parking space"}\n{"_id": "q2", "text": "Rindfleischsuppe"}\n'
+    )
+    (tmp_path / "qrels.tsv").write_text("q1\tmenu\t1\nq2\tmenu\t1\n")
+    shown = ragpg("evaluate", str(tmp_path), "--misses").stdout
+    assert "1 of 2 judgements are not in the first 5 of the last rung\n" in shown
+    missed = [line.split() for line in shown.splitlines() if line.startswith("q1 ")]
+    assert [(words[:4], words[-1][:3]) for words in missed] == [
+        (["q1", "parking", "space", "menu"], "car")
+    ]
+
+    def lexical_rank(*options: str) -> Any:
+        found = json.loads(ragpg("evaluate", str(tmp_path), "--json", *options).stdout)
+        return found["judged"][1]["ranks"]["BM25 alone, with contexts"]
+
+    assert lexical_rank() is None
+    assert lexical_rank("--language", "german", "--splitter", "whole") == 1
+    refused = ragpg("evaluate", str(tmp_path), "--splitter", "hole", code=2).stderr
+    assert refused.startswith("ragpg: splitter is 'hole'; it may be 'section'")
 
 
 def test_a_search_is_paged_and_an_empty_path_is_not_the_working_directory(ragpg):

@@ -10,7 +10,7 @@ import pytest
 import pytrec_eval
 
 from ragpg.errors import InputError
-from ragpg.evaluate import evaluate, failure_reduction
+from ragpg.evaluate import evaluate, failure_reduction, gain, rank_of
 from ragpg.evaluation_data import GivenChunk, Query, read_evaluation
 from ragpg.types import Chunk, Document, Qrel
 
@@ -35,6 +35,26 @@ def test_measures_are_what_a_hand_calculation_gives():
         "rr": 1 / 2,
         "ndcg@3": pytest.approx((1 / 1.5849625007) / (1 + 1 / 1.5849625007)),
     }
+
+
+def test_the_rank_of_a_judgement_is_that_of_the_first_id_of_its_text():
+    assert rank_of("b", ["a", "b", "c"]) == 2
+    assert rank_of("b", ["a", "c"]) is None
+    assert rank_of("copy", ["x", "original", "copy"], twins={"copy": "original"}) == 2
+
+
+def test_a_gain_has_the_interval_of_the_differences_query_by_query():
+    qrels = [qrel("q1", "a"), qrel("q2", "a"), qrel("q3", "a"), qrel("q4", "a")]
+    before = evaluate(qrels, {"q1": ["a"]}, ["pass@1"])
+    now = evaluate(qrels, {"q1": ["a"], "q2": ["a"]}, ["pass@1"])
+    # Differences 0, 1, 0, 0: mean 1/4, standard deviation 1/2.
+    assert gain("pass@1", before, now) == pytest.approx((0.25, 1.96 * 0.5 / 2))
+    assert gain("pass@1", now, now) == (0.0, 0.0)
+
+
+def test_the_gain_on_a_single_query_says_nothing():
+    before, now = (evaluate([qrel("q", "a")], {"q": ids}, ["rr"]) for ids in ([], ["a"]))
+    assert gain("rr", before, now) == (1.0, math.inf)
 
 
 def test_graded_relevance_counts_in_ndcg():
@@ -206,6 +226,13 @@ def test_chunks_that_are_no_part_of_the_corpus_text_make_the_document_themselves
     add_chunks(folder, "alpha", "delta")
     data = read_evaluation(folder)
     assert data.documents == (Document(key="d1", title="One", text="alpha\n\ndelta"),)
+
+
+def test_judgements_are_found_where_beir_has_them(folder):
+    given = read_evaluation(folder).qrels
+    (folder / "qrels").mkdir()
+    (folder / "qrels.tsv").rename(folder / "qrels" / "test.tsv")
+    assert read_evaluation(folder).qrels == given
 
 
 def test_repeated_texts_have_a_twin_whatever_white_space_is_around_them(folder):
