@@ -364,3 +364,45 @@ def test_a_deleted_collection_leaves_nothing_behind(owner):
         "select (select count(*) from ragpg.lexeme_waiting), (select count(*) from"
         " ragpg.lexeme_block), (select count(*) from ragpg.lexeme_column)"
     ).fetchone() == (0, 0, 0)
+
+
+def test_many_blocks_of_gone_chunks_are_told_and_compacted_away(eager):
+    eager.execute(
+        "create or replace function ragpg._scan_up_to() returns integer"
+        " language sql immutable as 'select 20'"
+    )
+    home = make_home(eager)
+    add(eager, home, [f"wort{number % 9} wort{number}" for number in range(30)])
+    fill(eager, home)
+    # As 4,000 chunks would leave them that came and went, four times.
+    eager.execute(
+        "insert into ragpg.lexeme_block (tenant_id, collection_id, chunk_ids)"
+        " select %s, %s, array(select generate_series(900001, 904000)) from generate_series(1, 4)",
+        [home.tenant, home.collection],
+    )
+    advice = "select action, reason from ragpg.lexical_plan()"
+    assert eager.execute(advice).fetchall() == [
+        ("compact", "many blocks of columns, most of whose chunks are gone")
+    ]
+    eager.execute("select ragpg.compact_lexical(%s, %s)", [home.tenant, home.collection])
+    assert eager.execute(advice).fetchall() == []
+    assert unaccounted(eager) == 0
+    check(eager, home)
+
+
+def test_blocks_that_never_were_full_become_one(eager):
+    eager.execute(
+        "create or replace function ragpg._scan_up_to() returns integer"
+        " language sql immutable as 'select 20'"
+    )
+    home = make_home(eager)
+    for at in range(0, 2400, 600):
+        add(eager, home, [f"wort{number % 9} wort{number}" for number in range(at, at + 600)])
+        put_into_index(eager, home)
+        fill(eager, home)
+    counted = "select count(*) from ragpg.lexeme_block where tenant_id = %s"
+    assert eager.execute(counted, [home.tenant]).fetchone() == (4,)
+    eager.execute("select ragpg.compact_lexical(%s, %s)", [home.tenant, home.collection])
+    assert eager.execute(counted, [home.tenant]).fetchone() == (1,)
+    assert unaccounted(eager) == 0
+    check(eager, home)

@@ -327,6 +327,22 @@ end $$;
 comment on function ragpg._empty_sparse_blocks(integer, integer) is
     'Gives up blocks of which most chunks are gone, or are to be indexed anew. Results do not change.';
 
+create or replace function ragpg._has_many_blocks(tenant_id integer, collection_id integer)
+returns boolean
+language sql stable
+begin atomic
+    -- A search reads a lexeme in each block, whether its chunks are live or gone.
+    select (select count(*) from ragpg.lexeme_block as block
+             where block.tenant_id = _has_many_blocks.tenant_id
+               and block.collection_id = _has_many_blocks.collection_id)
+           > 2 + 2 * (select count(*) from ragpg.lexeme_vector as vector
+                       where vector.tenant_id = _has_many_blocks.tenant_id
+                         and vector.collection_id = _has_many_blocks.collection_id
+                         and vector.indexed) / ragpg._block_rows();
+end;
+comment on function ragpg._has_many_blocks(integer, integer) is
+    'Whether there are more than twice the blocks that the indexed chunks would fill, and two.';
+
 create or replace function ragpg._compact_blocks(tenant_id integer, collection_id integer)
 returns void
 language plpgsql volatile
@@ -334,8 +350,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    perform ragpg._empty_sparse_blocks(
-        _compact_blocks.tenant_id, _compact_blocks.collection_id);
+    if ragpg._has_many_blocks(_compact_blocks.tenant_id, _compact_blocks.collection_id) then
+        -- All of them, since one that looks full may hold chunks that a later one holds as well.
+        perform ragpg._empty_blocks(
+            _compact_blocks.tenant_id, _compact_blocks.collection_id,
+            array(
+                select block.block_id from ragpg.lexeme_block as block
+                 where block.tenant_id = _compact_blocks.tenant_id
+                   and block.collection_id = _compact_blocks.collection_id));
+    else
+        perform ragpg._empty_sparse_blocks(
+            _compact_blocks.tenant_id, _compact_blocks.collection_id);
+    end if;
     loop
         exit when ragpg._fill_block(
             _compact_blocks.tenant_id, _compact_blocks.collection_id, ragpg._block_rows() / 8) = 0;

@@ -485,6 +485,7 @@ begin
                judged.read,
                case when health.advice <> 'good' then split_part(health.advice, ': ', 2)
                     when judged.begun then 'a rebuild was begun and is not finished'
+                    when judged.many_blocks then 'many blocks of columns, most of whose chunks are gone'
                     else waiting.rows || ' chunks of a large collection are not in its index yet' end
           from ragpg.lexical_health as health
          cross join lateral (
@@ -507,9 +508,14 @@ begin
                                  and rebuild.collection_id = health.collection_id) as begun,
                           (select count(*) from ragpg.lexeme_rebuild as anew
                             where anew.tenant_id = home.tenant_id
-                              and anew.collection_id = health.collection_id) as read
+                              and anew.collection_id = health.collection_id) as read,
+                          -- Below, blocks are not used, and not compacted.
+                          health.chunks > ragpg._scan_up_to()
+                          and ragpg._has_many_blocks(
+                              home.tenant_id, health.collection_id) as many_blocks
                ) as judged
-         where health.advice <> 'good' or judged.begun or waiting.rows > 0;
+         where health.advice <> 'good' or judged.begun or judged.many_blocks
+               or waiting.rows > 0;
     end loop;
     perform set_config('ragpg.tenant_id', before, true);
 end $$;
