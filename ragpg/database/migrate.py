@@ -21,7 +21,7 @@ from ragpg.database import (
     judge_schema,
 )
 from ragpg.database.connections import SQLALCHEMY_DRIVER, pooler_warnings
-from ragpg.database.migration_locks import only_migration, patiently
+from ragpg.database.migration_locks import only_migration, patiently, take_tables
 from ragpg.database.server_checks import (
     CREATORS_IN_PUBLIC,
     KNOWS_LETTERS,
@@ -111,7 +111,7 @@ def _migrate_locked(connection: Connection) -> MigrationReport:
     with _rights_explained():
         _prepare(connection)
     connection.commit()
-    patiently(connection, lambda: _upgrade(connection))
+    patiently(connection, lambda: _upgrade(connection, found))
     return MigrationReport(
         found=found,
         revision=SCHEMA_REVISION,
@@ -120,11 +120,13 @@ def _migrate_locked(connection: Connection) -> MigrationReport:
     )
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: Connection, found: str | None) -> None:
     """Revisions and functions, as ragpg_owner, whatever the session is set to."""
     connection.execute(text("set local role ragpg_owner"))
     connection.execute(text("set local standard_conforming_strings = on"))
     connection.execute(text("set local search_path = pg_catalog, public"))
+    if found not in (None, SCHEMA_REVISION):
+        take_tables(connection)
     config = Config()
     config.set_main_option("script_location", str(_migrations()))
     config.attributes["connection"] = connection

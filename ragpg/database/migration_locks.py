@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 from sqlalchemy import Connection, text
@@ -20,6 +20,14 @@ MIGRATION_WAIT_S = 300
 TABLE_WAIT_S = 1
 TABLE_TRIES = 30
 PAUSE_S = 1
+# What every reader and writer asks for first, by its tenant. Who has this alone finds the other
+# tables free, and nobody who holds one of them waits for it.
+FIRST_TABLE = "lock table ragpg.tenant in access exclusive mode"
+OTHER_TABLES = """
+select format('%I.%I', nspname, relname)
+  from pg_class join pg_namespace as home on home.oid = relnamespace
+ where nspname in ('ragpg', 'ragpg_jobs') and relkind in ('r', 'p') order by 1
+"""
 
 HOLDERS = """
 select distinct activity.pid, activity.usename::text, activity.state, activity.xact_start
@@ -65,6 +73,43 @@ def only_migration(connection: Connection) -> Iterator[None]:
         connection.commit()
 
 
+def take_tables(connection: Connection) -> None:
+    """Lock all tables until the transaction ends, waiting for the first of them alone.
+
+    Who waits while it holds a table can be waited for by a reader that holds another, and the
+    server ends one of the two, mostly the reader. A table that is in use after all, or that
+    autovacuum works on, is waited for by itself: raises _InUse with its name.
+    """
+    if not connection.scalar(text("select to_regclass('ragpg.tenant') is not null")):
+        return
+    connection.execute(text(FIRST_TABLE))
+    for name in connection.scalars(text(OTHER_TABLES)).all():
+        try:
+            connection.execute(text(f"lock table {name} in access exclusive mode nowait"))
+        except DBAPIError as exc:
+            if isinstance(exc.orig, psycopg.errors.LockNotAvailable):
+                raise _InUse(name) from exc
+            raise
+
+
+class _InUse(Exception):
+    """A table could not be had at once."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.table = table
+
+
+def _wait_for(connection: Connection, table: str) -> None:
+    """Until the table is free, for a second and a half, without holding another.
+
+    After one second (`deadlock_timeout`) the server ends an autovacuum that is in the way.
+    """
+    with suppress(DBAPIError), connection.begin():
+        connection.execute(text(f"set local lock_timeout = '{1500 * TABLE_WAIT_S}ms'"))
+        connection.execute(text(f"lock table {table} in access exclusive mode"))
+
+
 def patiently(connection: Connection, work: Callable[[], None]) -> None:
     """Do `work` in a transaction, anew when a table is in use; raises ConflictError after 60 s."""
     for attempt in range(1, TABLE_TRIES + 1):
@@ -72,8 +117,10 @@ def patiently(connection: Connection, work: Callable[[], None]) -> None:
             with connection.begin():
                 connection.execute(text(f"set local lock_timeout = '{TABLE_WAIT_S}s'"))
                 work()
-        except (psycopg.errors.LockNotAvailable, DBAPIError) as exc:
-            if not isinstance(getattr(exc, "orig", exc), psycopg.errors.LockNotAvailable):
+        except (psycopg.errors.LockNotAvailable, DBAPIError, _InUse) as exc:
+            if isinstance(exc, _InUse):
+                _wait_for(connection, exc.table)
+            elif not isinstance(getattr(exc, "orig", exc), psycopg.errors.LockNotAvailable):
                 raise
             if attempt == TABLE_TRIES:
                 raise ConflictError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from ragpg import errors
-from ragpg.database import migration_locks
+from ragpg.database import SCHEMA_REVISION, migration_locks
 from ragpg.database.migrate import migrate
 from tests.conftest import with_database
 
@@ -74,6 +75,32 @@ def test_a_table_in_use_is_tried_again_until_it_is_free_and_searches_pass_betwee
         idle.rollback()
         other.join(timeout=120)
     assert [report.functions_applied for report in reports] == [True]
+
+
+def test_a_reader_that_holds_one_table_and_wants_another_is_no_victim_of_a_revision(
+    database, owner
+):
+    owner.execute("update ragpg.alembic_version set version_num = '0017'")
+    owner.execute(OUTDATED)
+    # So that the functions, which come after the revision, want this table.
+    owner.execute("drop policy current_tenant_only on ragpg.search")
+    reports = []
+    other = threading.Thread(target=lambda: reports.append(migrate(database.owner_url)))
+    with psycopg.connect(database.owner_url) as reader:
+        reader.execute("select count(*) from ragpg.search")
+        other.start()
+        for _ in range(300):
+            # Until revision 0018 has the index of this table, where it takes it before the others.
+            held = owner.execute(
+                "select 1 from pg_locks where relation = 'ragpg.lexeme_vector_keys'::regclass"
+                " and mode = 'AccessExclusiveLock' and granted"
+            ).fetchone()
+            if held:
+                break
+            time.sleep(0.005)
+        assert reader.execute("select count(*) from ragpg.lexeme_vector").fetchone() == (0,)
+    other.join(timeout=120)
+    assert [report.revision for report in reports] == [SCHEMA_REVISION]
 
 
 def test_a_table_that_stays_in_use_is_left_as_it_was_and_its_user_named(
