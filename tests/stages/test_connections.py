@@ -219,7 +219,8 @@ async def test_upkeep_and_migration_behind_a_pooler_warn_of_their_lock(database)
             report = await asyncio.to_thread(migrate, url)
             plan = await asyncio.to_thread(upkeep.plan, url)
             for warnings in (report.warnings, plan.warnings):
-                assert [("a pooler stands before" in one) for one in warnings] == [True] * warned
+                # A server with an old pgvector has warnings of its own.
+                assert sum("a pooler stands before" in one for one in warnings) == warned
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="not of this system")
