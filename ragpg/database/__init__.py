@@ -82,10 +82,7 @@ class Database:
         if (url is None) == (engine is None):
             raise errors.InputError("give either a database url or an engine, not both or neither")
         self._owns_engine = engine is None
-        # Transactions are begun and committed here: the driver's own BEGIN would be waited for.
-        self._engine = (
-            engine or connections.own_engine(str(url), pool_max_size)
-        ).execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine or connections.own_engine(str(url), pool_max_size)
         self._statement_timeout_ms = statement_timeout_ms
         self._prepared_statements = prepared_statements
         self._actor = actor
@@ -120,13 +117,11 @@ class Database:
                 async with self._borrowed(conn, tenant):
                     yield conn
                 return
-            async with self._engine.begin() as sa_connection:
-                raw = await sa_connection.get_raw_connection()
-                pg = cast("Connection", raw.driver_connection)
+            async with connections.checked_out(self._engine) as pg:
                 await self._check(pg)
                 if pg not in self._registered:
                     await self._first_use(pg)
-                async with pg.pipeline() as pipeline:
+                async with connections.pipeline(pg) as pipeline:
                     _PIPELINES.add(pipeline)
                     # Locks are waited for, and what comes after has to see what was waited for.
                     await pg.execute("begin isolation level read committed")
@@ -164,6 +159,7 @@ class Database:
         before = await _first_row(
             conn,
             "select current_setting('statement_timeout'), current_setting('jit'),"
+            " current_setting('client_connection_check_interval'),"
             " coalesce(current_setting('ragpg.tenant_id', true), ''),"
             " coalesce(current_setting('ragpg.actor', true), '')",
         )
@@ -175,6 +171,7 @@ class Database:
             if conn.info.transaction_status == TransactionStatus.INTRANS:
                 await conn.execute(
                     "select set_config('statement_timeout', %s, true), set_config('jit', %s, true),"
+                    " set_config('client_connection_check_interval', %s, true),"
                     " set_config('ragpg.tenant_id', %s, true), set_config('ragpg.actor', %s, true)",
                     before,
                 )
@@ -186,8 +183,13 @@ class Database:
             self._checked = True
 
     async def _enter(self, conn: Connection, tenant: str | None) -> None:
+        # Whoever is cancelled again while psycopg cancels for him, as anyio does, just goes away,
+        # and the server works on until it has something to send. On Windows it cannot look.
         await conn.execute(
             "select set_config('statement_timeout', %s, true), set_config('jit', 'off', true),"
+            " case when current_setting('client_connection_check_interval') = '0'"
+            " and version() !~* 'windows|mingw|visual c'"
+            " then set_config('client_connection_check_interval', '1s', true) end,"
             " case when %s::text is null then set_config('ragpg.tenant_id', '', true)"
             " else ragpg.use_tenant(%s)::text end,"
             " case when %s::text is not null then set_config('ragpg.actor', %s, true) end",

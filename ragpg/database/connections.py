@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import psycopg
 from pgvector.psycopg.halfvec import register_halfvec_info
 from pgvector.psycopg.sparsevec import register_sparsevec_info
 from pgvector.psycopg.vector import register_vector_info
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types import TypeInfo
 from sqlalchemy import event
 from sqlalchemy.exc import InvalidatePoolError
@@ -37,6 +41,83 @@ def own_engine(url: str, pool_max_size: int) -> AsyncEngine:
             raise InvalidatePoolError
 
     return engine
+
+
+@asynccontextmanager
+async def checked_out(engine: AsyncEngine) -> AsyncIterator[Connection]:
+    """A connection of the pool in autocommit mode, given back to it whatever happens meanwhile.
+
+    Transactions are begun and committed by who uses it: the driver's own BEGIN would be waited for.
+    A task may be cancelled at each of its awaits, and by anyio's scopes, as of Starlette, again and
+    again until it has ended.
+    """
+    async with engine.connect() as sa_connection:
+        raw = await sa_connection.get_raw_connection()
+        pg = cast("Connection", raw.driver_connection)
+        try:
+            # Here and not as an option of the engine, which SQLAlchemy sets before the connection
+            # is in anybody's hands: psycopg yields to a busy loop there, and who is cancelled then
+            # leaves the connection to the garbage collector, and the pool one smaller.
+            await sa_connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield pg
+        finally:
+            # psycopg closes what is cancelled while it cancels. Else the pool rolls back in a task
+            # of its own; what it cannot roll back it would say as an error, in place of the cause.
+            # Who is cancelled while psycopg enters a pipeline leaves the connection in that mode.
+            if (
+                pg.closed
+                or pg.info.transaction_status is TransactionStatus.ACTIVE
+                or pg.pgconn.pipeline_status != PipelineStatus.OFF
+            ):
+                await sa_connection.invalidate()
+
+
+@asynccontextmanager
+async def pipeline(conn: Connection) -> AsyncIterator[psycopg.AsyncPipeline]:
+    """The connection in pipeline mode, left in peace by who cancels again and again.
+
+    Where psycopg is cancelled twice while it leaves the mode, Python prints an exception that it
+    ignored, once for each client of a service that hangs up.
+    """
+    entered = conn.pipeline()
+    inside = await entered.__aenter__()
+    try:
+        yield inside
+    except BaseException as exc:
+        await _cancelled_once(entered.__aexit__(type(exc), exc, exc.__traceback__))
+        raise
+    await _cancelled_once(entered.__aexit__(None, None, None))
+
+
+async def _cancelled_once(work: Coroutine[Any, Any, bool | None]) -> None:
+    """Do it in a task that is cancelled once, however often the caller is, who waits for its end.
+
+    Raises what it raises, or that the caller was cancelled.
+    """
+    begun = told = False
+
+    async def run() -> None:
+        nonlocal begun
+        begun = True
+        await work
+
+    task = asyncio.create_task(run())
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+            # Before its first step the work would never be done.
+            if begun and not told:
+                told = task.cancel()
+    if cancelled is None:
+        task.result()
+        return
+    if not task.cancelled():
+        # Said to be known, or the loop would complain of an error that nobody asked for.
+        task.exception()
+    raise cancelled
 
 
 async def make_ready(conn: Connection) -> None:
