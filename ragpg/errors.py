@@ -27,7 +27,7 @@ RagpgError
     ├── ProviderTimeout
     ├── RateLimited               has .retry_after_s
     ├── ProviderUnavailable
-    ├── ProviderRejected          400, 401, 403, 413: our fault or the account's
+    ├── ProviderRejected          another 4xx: our fault or the account's
     │   └── TextsRejected         some texts of a call, too long say; has .failed and .vectors
     ├── PartlyEmbedded            a call of several requests ended early; has .vectors and .reason
     └── InvalidProviderResponse   wrong count, wrong dimension, a citation outside the text

@@ -142,7 +142,10 @@ class CollectionHandle:
         """What the name means now, in a transaction of this tenant. Raises CollectionNotFound."""
         rows = await fetch_rows(inside, STATEMENTS["collection"], {"collection": self.name})
         if not rows:
-            raise CollectionNotFound(f"tenant {self.tenant!r} has no {self.name!r}")
+            raise CollectionNotFound(
+                f"tenant {self.tenant!r} has no collection or alias {self.name!r}; check the name,"
+                " or make it with create() or the first ingest"
+            )
         row = rows[0]
         names = [each.name for each in fields(Recipe)]
         self._known = Known(

@@ -128,7 +128,9 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
         async with self.transaction() as conn:
             rows = await fetch_rows(conn, INGEST["document"], {"collection": self.name, "key": key})
         if not rows:
-            raise DocumentNotFound(f"collection {self.name!r} has no document {key!r}")
+            raise DocumentNotFound(
+                f"collection {self.name!r} has no document {key!r}; documents() lists what is live"
+            )
         row = rows[0]
         if row.pop("expired"):
             raise DocumentNotFound(

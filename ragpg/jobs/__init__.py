@@ -249,7 +249,7 @@ async def _keep_deleting_overdue(worker: _Worker) -> None:
         try:
             await _delete_overdue(worker)
         except DatabaseError as exc:
-            _logger.warning("deleting what is overdue failed: %s", type(exc).__name__)
+            _logger.warning("deleting what is overdue failed and is tried again: %s", exc)
         await asyncio.sleep(worker.limits.expire_every_s)
 
 
@@ -262,7 +262,7 @@ async def _take_care(worker: _Worker, schedule: maintenance.Schedule | None) -> 
             if schedule is not None:
                 await schedule.defer(now=time.time())
         except DatabaseError as exc:
-            _logger.warning("looking for jobs of dead workers failed: %s", type(exc).__name__)
+            _logger.warning("looking for jobs of dead workers failed and is tried again: %s", exc)
 
 
 class _Worker:
