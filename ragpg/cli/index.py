@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragpg.cli.session import AsJson
+
 if TYPE_CHECKING:
     from ragpg.settings import Settings
     from ragpg.upkeep import UpkeepPlan
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Vector indexes of large collections, and the state of BM25 indexes.", no_args_is_help=True
 )
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Memory = Annotated[
     int | None,
     typer.Option("--memory-mb", min=1, max=2_000_000, help="maintenance_work_mem of the builds."),
