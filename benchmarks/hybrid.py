@@ -369,7 +369,7 @@ def run_size(url: str, size: int, options: argparse.Namespace) -> dict[str, Any]
 
 def main() -> None:
     """Run the sizes that were asked for and write results/hybrid.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hybrid", description=__doc__)
     parser.add_argument("--sizes", default="10000,100000")
     parser.add_argument("--callers", default="1,16")
     parser.add_argument("--budget", type=float, default=3, help="seconds per cell, at most")

@@ -245,7 +245,7 @@ def show(rows: Sequence[dict[str, Any]], growth: Sequence[dict[str, Any]]) -> It
 
 def main() -> None:
     """Run everything and write results/ingest.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
     parser.add_argument("--chunks", type=int, default=6000, help="how many each side adds")
     parser.add_argument("--held", type=int, default=100_000, help="size of the full store")
     parser.add_argument("--peers-python", help="an interpreter with peers/requirements.txt")

@@ -163,7 +163,7 @@ def run(url: str, size: int, seconds: float, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run once and write results/isolation.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.isolation", description=__doc__)
     parser.add_argument("--size", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=8, help="of each situation in each round")
     parser.add_argument("--rounds", type=int, default=3)
