@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from pgvector import HalfVector
@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from ragpg.database import Connection, fetch_rows, statements
 from ragpg.errors import DimensionError, EmptyQueryError, InputError
 from ragpg.filters import Filter
-from ragpg.filters.jsonpath import FilterArguments, compile_filter
+from ragpg.filters.jsonpath import compile_filter
 from ragpg.inputs import (
     MAX_CHUNK_ID,
     MAX_K,
@@ -142,7 +142,7 @@ async def retrieve(
     if embedding is not None and not any(embedding):
         notices.append("the query's embedding is zero, so only keywords were searched")
         embedding = None
-    asked = _arguments(compile_filter(where)) | {
+    asked = compile_filter(where).parameters() | {
         "collection": collection,
         "query": query,
         "embedding": None if embedding is None else _vector(conn, embedding),
@@ -208,7 +208,7 @@ async def whole_corpus(
     rows = await fetch_rows(
         conn,
         STATEMENTS["whole_corpus"],
-        {"collection": collection, "max_tokens": max_tokens} | _arguments(compile_filter(where)),
+        {"collection": collection, "max_tokens": max_tokens} | compile_filter(where).parameters(),
     )
     hits = tuple(_hit({**row, **_UNFOUND}) for row in rows)
     if not hits or sum(map(_read_tokens, hits)) > max_tokens:
@@ -259,14 +259,6 @@ def _vector(conn: Connection, embedding: Sequence[float]) -> HalfVector | str:
     except ProgrammingError:
         return vector.to_text()
     return vector
-
-
-def _arguments(filters: FilterArguments) -> dict[str, Any]:
-    """The filter's arguments by name; a tuple would be sent as a row, a list is an array."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(filters).items()
-    }
 
 
 async def _has_lexemes(conn: Connection, collection: str, query: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ragpg.database import Connection, fetch_rows
@@ -183,8 +183,5 @@ def _arguments(logged: Mapping[str, Json] | None) -> tuple[dict[str, Any], bool]
     try:
         compiled = compile_filter(None if logged is None else Filter.from_json(logged))
     except FilterError:
-        compiled, is_readable = FilterArguments(), False
-    else:
-        is_readable = True
-    named = asdict(compiled).items()
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in named}, is_readable
+        return FilterArguments().parameters(), False
+    return compiled.parameters(), True

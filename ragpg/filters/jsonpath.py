@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ragpg.filters import And, Comparison, Filter, Not, Or
@@ -43,6 +43,11 @@ class FilterArguments:
     modified_before: dt.datetime | None = None
     key_prefix: str | None = None
     filter: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """By name, as psycopg is to send them: a tuple would be a row, a list is an array."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
 
 
 def compile_filter(where: Filter | None) -> FilterArguments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -204,7 +203,7 @@ def _check(
     no loss.
     """
     named = {"tenant": home[0], "collection": home[1], "query": vector, "k": k}
-    given = {field.name: _listed(getattr(where, field.name)) for field in dataclasses.fields(where)}
+    given = where.parameters()
     with conn.transaction():
         conn.execute("set transaction isolation level repeatable read")
         found = conn.execute(SEARCH, {**named, **given, "mode": "auto"}).fetchall()
@@ -214,10 +213,6 @@ def _check(
     worst = min(score for _, score, _ in exact) - 1e-9
     good = sum(1 for _, score, _ in found if score >= worst)
     return min(1.0, good / len(exact)), found[0][2] if found else "none"
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _store(conn: psycopg.Connection[Any], home: tuple[int, int], check: RecallCheck) -> None:

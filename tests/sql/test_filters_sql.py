@@ -50,10 +50,7 @@ def filtered(owner: psycopg.Connection):
 
 
 def matching(conn: psycopg.Connection, where: Filter) -> list[int]:
-    arguments = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in dataclasses.asdict(compile_filter(where)).items()
-    }
+    arguments = compile_filter(where).parameters()
     found = dense_seed.search(conn, "acme", "docs", "[1,0]", k=1000, **arguments)
     return sorted(row[0] for row in found)
 
