@@ -449,29 +449,29 @@ begin
     indexed := ragpg._outgrows_scan(
         lexical_add.tenant_id, lexical_add.collection_id, cardinality(ids));
 
-    with posting as materialized (
-        select read.chunk_id, read.length, entry.number, entry.frequency
-          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length),
-               ragpg._numbered(read.lexemes) as entry
-    ), weighted as (
-        select posting.chunk_id,
-               '{' || string_agg(
-                   posting.number || ':'
-                   || ragpg._stored_weight(posting.frequency, posting.length, reference), ',')
-               || '}/1000000000' as weights
-          from posting
-         group by posting.chunk_id
+    -- A chunk's numbers stay together: as rows of their own they are hashed once more for the weights.
+    with weighted as materialized (
+        select read.chunk_id, read.length, read.lexemes, entries.numbers, entries.weights
+          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
+         cross join lateral (
+                   select array_agg(entry.number) as numbers,
+                          '{' || string_agg(
+                              entry.number || ':'
+                              || ragpg._stored_weight(entry.frequency, read.length, reference), ',')
+                          || '}/1000000000' as weights
+                     from ragpg._numbered(read.lexemes) as entry
+               ) as entries
     ), stored as (
         insert into ragpg.lexeme_vector (
             tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights, indexed)
-        select lexical_add.tenant_id, lexical_add.collection_id, read.chunk_id, read.length,
-               greatest(length(read.lexemes) - 16000, 0), embedding.expires_at,
+        select lexical_add.tenant_id, lexical_add.collection_id, weighted.chunk_id,
+               weighted.length, greatest(length(weighted.lexemes) - 16000, 0),
+               embedding.expires_at,
                coalesce(weighted.weights, '{}/1000000000')::public.sparsevec, indexed
-          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
+          from weighted
           join ragpg.embedding
             on embedding.tenant_id = lexical_add.tenant_id
-           and embedding.chunk_id = read.chunk_id
-          left join weighted on weighted.chunk_id = read.chunk_id
+           and embedding.chunk_id = weighted.chunk_id
     ), noted as (
         insert into ragpg.lexeme_waiting (tenant_id, collection_id, chunk_id)
         select lexical_add.tenant_id, lexical_add.collection_id, chunk_id
@@ -479,7 +479,9 @@ begin
          where indexed
             on conflict do nothing
     ), change as (
-        select posting.number, count(*) as chunks from posting group by posting.number
+        select number, count(*) as chunks
+          from weighted, unnest(weighted.numbers) as number
+         group by number
     )
     select array_agg(change.number order by change.number),
            array_agg(change.chunks order by change.number)
