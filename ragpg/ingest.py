@@ -14,7 +14,7 @@ from typing import Any, Literal
 import anyio.to_thread
 from psycopg.types.json import Jsonb
 
-from ragpg.database import Connection, fetch_all, fetch_rows, statements
+from ragpg.database import Connection, execute_each, fetch_all, fetch_rows, statements
 from ragpg.errors import ConflictError, DocumentError
 from ragpg.parse import can_be_stored
 from ragpg.split import split, split_semantic
@@ -212,18 +212,18 @@ async def stage_documents(
     claims = {one.document.key: one.claim or uuid.uuid4() for one in documents}
     fresh = [one for one in documents if one.claim is None]
     if fresh:
-        async with conn.cursor() as cursor:
-            # In the order of their keys, so that two ingests never wait in a circle.
-            await cursor.executemany(
-                STATEMENTS["stage_document"],
-                [
-                    collection
-                    | {"key": one.document.key, "claim": claims[one.document.key]}
-                    | {"batched": one.batched}
-                    | columns(one.document)
-                    for one in sorted(fresh, key=lambda one: one.document.key)
-                ],
-            )
+        await execute_each(
+            conn,
+            STATEMENTS["stage_document"],
+            [
+                collection
+                | {"key": one.document.key, "claim": claims[one.document.key]}
+                | {"batched": one.batched}
+                | columns(one.document)
+                # In the order of their keys, so that two ingests never wait in a circle.
+                for one in sorted(fresh, key=lambda one: one.document.key)
+            ],
+        )
     taken = {one.document.key: one.claim for one in documents if one.claim is not None}
     held = {one.document.key for one in fresh}
     if taken:

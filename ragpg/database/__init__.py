@@ -25,7 +25,7 @@ from ragpg.database.sqlstates import translated
 from ragpg.inputs import check_process
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -309,6 +309,18 @@ async def fetch_all(
     async with conn.cursor(row_factory=class_row(row_type)) as cursor:
         await cursor.execute(statement, parameters)
         return await cursor.fetchall()
+
+
+async def execute_each(
+    conn: Connection, statement: LiteralString, rows: Sequence[dict[str, Any]]
+) -> None:
+    """Run the statement once for each row, sent together.
+
+    In a pipeline of ours: whoever is cancelled while psycopg's `executemany` enters one of its own
+    gets an AssertionError in place of the cancellation.
+    """
+    async with connections.pipeline(conn), conn.cursor() as cursor:
+        await cursor.executemany(statement, rows)
 
 
 async def fetch_rows(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from ragpg import parse
-from ragpg.database import Connection, fetch_rows, statements
+from ragpg.database import Connection, execute_each, fetch_rows, statements
 from ragpg.errors import RagpgError
 from ragpg.ingest import changed, columns, stage_failure
 from ragpg.ingestion.failures import failure
@@ -110,15 +110,15 @@ async def _enqueue_group(
     await hold_collection(conn, collection_id)
     different, _ = await changed(conn, collection_id, list(group.values()), from_files=from_files)
     keys = [document.key for document in different]
-    async with conn.cursor() as cursor:
-        await cursor.executemany(
-            STATEMENTS["queue_document"],
-            [
-                {"collection_id": collection_id, "key": document.key} | columns(document)
-                # In the order of their keys, so that two enqueuers never wait in a circle.
-                for document in sorted(different, key=lambda document: document.key)
-            ],
-        )
+    await execute_each(
+        conn,
+        STATEMENTS["queue_document"],
+        [
+            {"collection_id": collection_id, "key": document.key} | columns(document)
+            # In the order of their keys, so that two enqueuers never wait in a circle.
+            for document in sorted(different, key=lambda document: document.key)
+        ],
+    )
     if keys:
         await requeue(conn, collection, keys)
     tally.queued += keys

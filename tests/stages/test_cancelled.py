@@ -22,8 +22,6 @@ pytestmark = pytest.mark.anyio
 TEXT = "# Leave\n\nEverybody has 30 days of leave.\n\n# Pay\n\nPay is on the 25th."
 # A task is cancelled at the n-th await, and at so many after it; anyio's scopes do not end.
 ONCE, TWICE, UNTIL_IT_ENDS = 0, 1, 1000
-# Without `enqueue`, which sends rows by psycopg's executemany: that enters a pipeline of its own, and
-# raises an AssertionError where it is cancelled just then.
 Call = Callable[[ragpg.AsyncClient, AsyncCollection, int], Awaitable[object]]
 
 
@@ -80,6 +78,7 @@ CALLS: dict[str, Call] = {
     "ask": lambda _client, docs, _n: docs.ask("leave"),
     "stream": lambda _client, docs, _n: ask_in_parts(docs),
     "ingest": lambda _client, docs, n: docs.ingest([document(n)]),
+    "enqueue": lambda _client, docs, n: docs.enqueue([document(n)]),
     "retry": lambda _client, docs, _n: docs.retry(),
     "document": lambda _client, docs, _n: docs.document("0.md"),
     "documents": lambda _client, docs, _n: docs.documents(),
