@@ -67,7 +67,8 @@ def tables_without_a_tenant(owner: psycopg.Connection) -> set[str]:
 
 
 def careless_functions(owner: psycopg.Connection) -> list[str]:
-    """Functions that run as owner on the caller's search path, or that a caller can reach unasked."""
+    """Functions that run as owner on the caller's search path or print their plans to it, or that a caller can
+    reach unasked."""
     return [
         name
         for (name,) in owner.execute(
@@ -78,6 +79,8 @@ def careless_functions(owner: psycopg.Connection) -> list[str]:
                         (select setting from unnest(proconfig) as setting
                           where setting like 'search_path=%'), '')
                         <> 'search_path=pg_catalog, pg_temp'
+                    or prosecdef
+                       and not coalesce(proconfig @> '{client_min_messages=warning}', false)
                     or proconfig::text like '%public%'
                     or exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner)))
                                 where grantee = 0)

@@ -117,6 +117,36 @@ def test_a_reader_cannot_name_the_columns_that_searches_are_planned_by(reader, c
     assert one(reader, "select count(chunk_id) from ragpg.embedding") == 3000
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "search_dense('docs', '[1,0]', sources => array['board'])",
+        "search_dense('docs', '[1,0]', key_prefix => 'board/')",
+        "search_lexical('docs', 'merger', sources => array['board'])",
+        "search_hybrid('docs', 'merger', '[1,0]', key_prefix => 'board/')",
+        "explain_hybrid('docs', 'merger', '[1,0]', key_prefix => 'board/')",
+        "whole_corpus('docs', sources => array['board'])",
+        "query_lexemes('docs', 'merger')",
+        "current_tenant()",
+    ],
+)
+def test_the_plans_of_statements_within_a_function_are_not_printed_to_its_caller(reader, call):
+    # They show the rows that are expected from statistics over all tenants.
+    printed: list[str] = []
+    reader.add_notice_handler(lambda said: printed.append(str(said.message_primary)))
+    reader.execute("set client_min_messages = debug5")
+    for setting in ("debug_print_plan", "debug_print_parse", "debug_print_rewritten"):
+        reader.execute(f"set {setting} = on")
+    printed.clear()
+    reader.execute(f"select * from ragpg.{call}")
+    # Those of the caller's own statement.
+    assert [printed.count(kind) for kind in ("parse tree:", "rewritten parse tree:", "plan:")] == [
+        1,
+        1,
+        1,
+    ]
+
+
 def test_no_column_of_text_that_a_reader_sees_has_statistics(owner):
     told = {
         name

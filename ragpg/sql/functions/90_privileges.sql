@@ -134,3 +134,21 @@ grant execute on function
     ragpg_jobs.defer_collect(double precision), ragpg_jobs.overdue(integer),
     ragpg_jobs.queue_health(double precision)
     to ragpg_app;
+
+do $$
+declare
+    definer record;
+begin
+    -- debug_print_plan is anybody's to set and prints the plans of statements within a function too,
+    -- to a client that wants messages of level log: with the rows that the planner expects from
+    -- statistics over all tenants, of columns that a reader may not name.
+    for definer in
+        select proc.oid::regprocedure as name
+          from pg_proc as proc
+         where proc.pronamespace in ('ragpg'::regnamespace, 'ragpg_jobs'::regnamespace)
+           and proc.prosecdef
+           and not coalesce(proc.proconfig @> '{client_min_messages=warning}', false)
+    loop
+        execute format('alter routine %s set client_min_messages = warning', definer.name);
+    end loop;
+end $$;
