@@ -23,6 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from ragpg.json_form import plain
 from ragpg.types import Answer, Hit, Hits, IngestReport, PassedOver
@@ -31,11 +32,30 @@ from ragpg.types import Answer, Hit, Hits, IngestReport, PassedOver
 WIDEST = 100_000
 
 
+# A document may hold what moves a terminal's cursor, sets its title or its clipboard.
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)
+}
+
+
+def printable(text: str) -> str:
+    """The text with its control characters written out, but for tab and newline."""
+    return text.translate(_CONTROLS)
+
+
+class _SafeConsole(Console):
+    """A console that writes out the control characters of every string that it is given."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text as rich reads it, without control characters."""
+        return super().render_str(printable(text), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console; plain and 120 columns wide when the output is not a terminal."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else 120
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width)
+    return _SafeConsole(stderr=stderr, highlight=False, soft_wrap=True, width=width)
 
 
 def progress_bar(*, share: bool = False) -> Progress:

@@ -276,10 +276,18 @@ def _psql(url: str, tenant_number: int) -> None:
         from ragpg.embedded import bundled_psql
 
         program = str(bundled_psql())
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    # Arguments of a process are for every user of the machine to see, its environment is not.
+    parts = conninfo_to_dict(url)
+    password = parts.pop("password", None)
     environment = os.environ | {"PGOPTIONS": f"-c ragpg.tenant_id={tenant_number}"}
+    if password is not None:
+        environment["PGPASSWORD"] = str(password)
     import subprocess
 
-    subprocess.run([program, url], env=environment, check=False)  # noqa: S603  the user's psql
+    address = make_conninfo("", **parts)
+    subprocess.run([program, address], env=environment, check=False)  # noqa: S603  the user's psql
 
 
 def _filter(where: str | None) -> Filter | None:
@@ -319,5 +327,7 @@ def main() -> None:
             raise
         notes = getattr(exc, "__notes__", ())
         said = "; ".join((str(exc).rstrip("."), *notes)) if notes else str(exc)
-        typer.echo(f"ragpg: {said}", err=True)
+        from ragpg.terminal import printable
+
+        typer.echo(f"ragpg: {printable(said)}", err=True)
         sys.exit(_exit_code(exc))
