@@ -61,7 +61,7 @@ def expire(
         typer.echo(terminal.to_json(keys))
         return
     for key in keys:
-        typer.echo(key)
+        typer.echo(terminal.printable(key))
     typer.echo(f"{len(keys)} deleted", err=True)
 
 

@@ -271,11 +271,11 @@ def _print_sync(report: SyncReport) -> None:
     from ragpg import terminal
 
     for old, new in report.renamed.items():
-        typer.echo(f"renamed: {old} is now {new}")
+        typer.echo(terminal.printable(f"renamed: {old} is now {new}"))
     typer.echo(
         f"{len(report.renamed)} renamed, {len(report.removed)} removed,"
         f" {len(report.foreign)} from elsewhere left alone"
     )
     for failure in report.failed:
-        typer.echo(f"failed: {failure.message} ({failure.reason})")
+        typer.echo(terminal.printable(f"failed: {failure.message} ({failure.reason})"))
     terminal.print_report(report.ingested)

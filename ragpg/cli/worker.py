@@ -39,7 +39,7 @@ def enqueue(
         terminal.print_passed_over(done.passed_over)
         terminal.print_notices(done.notices)
         for failure in done.failed:
-            typer.echo(f"failed: {failure.message}", err=True)
+            typer.echo(terminal.printable(f"failed: {failure.message}"), err=True)
     if done.failed:
         raise typer.Exit(1)
 
