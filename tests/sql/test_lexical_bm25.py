@@ -191,6 +191,43 @@ def test_score_lexical_gives_the_search_scores_and_zero_for_a_chunk_without_a_ma
     assert scores | dict(search(owner, home, "wort1 wort2", 50)) == scores
 
 
+def test_score_lexical_gives_a_chunk_that_is_named_twice_once(owner):
+    home = make_home(owner)
+    ids = add(owner, home, ["restart the broker", "a slow disk"])
+    found = owner.execute(
+        "select chunk_id from ragpg.score_lexical(%s, %s, 'disk', %s) order by 1",
+        [home.tenant, home.collection, [*ids, *ids]],
+    ).fetchall()
+    assert found == [(ids[0],), (ids[1],)]
+
+
+def test_scores_are_looked_up_however_few_chunks_the_statistics_give_a_collection(owner):
+    home = make_home(owner)
+    ids = add(owner, home, [f"disk number {number}" for number in range(400)])
+    with owner.transaction(force_rollback=True):
+        for column in ("tenant_id", "collection_id"):
+            owner.execute(
+                f"alter table ragpg.lexeme_vector alter column {column} set (n_distinct = 1000)"
+            )
+        owner.execute("analyze ragpg.lexeme_vector")
+        owner.execute("set local plan_cache_mode = force_generic_plan")
+        owner.execute(
+            "prepare scores (integer, integer, bigint[]) as"
+            " select * from ragpg._bm25($1, $2, '{1}', '{1}', 3, 3, $3)"
+        )
+        lines = owner.execute(
+            "explain (analyze, costs off, timing off, summary off, buffers off)"
+            f" execute scores ({home.tenant}, {home.collection}, '{{{ids[7]}, {ids[300]}}}')"
+        ).fetchall()
+        owner.execute("deallocate scores")
+    plan = "\n".join(line for (line,) in lines)
+    assert "chunk_id = wanted.chunk_id" in plan
+    assert "chunk_id = ANY" not in plan
+    scan = next(line for line in plan.splitlines() if "lexeme_vector_pkey" in line)
+    assert "Index Scan" in scan
+    assert "loops=2" in scan
+
+
 def test_explain_adds_up_to_the_score_and_names_every_lexeme(owner):
     home = make_home(owner)
     ids = add(owner, home, ["restart the broker", "the broker is slow", "a slow disk"])

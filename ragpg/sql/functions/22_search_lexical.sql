@@ -103,7 +103,17 @@ begin atomic
          order by asked.number
     )
     select vector.chunk_id, coalesce(scored.score, 0)
-      from ragpg.lexeme_vector as vector
+      from unnest(_bm25.chunk_ids) as wanted(chunk_id)
+     -- A look-up each, whatever the statistics: by those of many tenants a collection has few chunks,
+     -- and the plan of "= any" read it all: for 150 chunks 6 ms of 5,000 and 138 of 50,000, now 0.6.
+     cross join lateral (
+               select held.chunk_id, held.length, held.weights
+                 from ragpg.lexeme_vector as held
+                where held.tenant_id = _bm25.tenant_id
+                  and held.collection_id = _bm25.collection_id
+                  and held.chunk_id = wanted.chunk_id
+               offset 0
+           ) as vector
      cross join lateral (
                select 1.2 * (0.25 + 0.75 * vector.length / reference_length) as stored_norm,
                       1.2 * (0.25 + 0.75 * vector.length / average_length) as norm
@@ -117,13 +127,10 @@ begin atomic
                       lateral (select round(stored.weight * scale.stored_norm
                                             / (2.2 - stored.weight)) as frequency offset 0) as found
                 where stored.weight > 0
-           ) as scored
-     where vector.tenant_id = _bm25.tenant_id
-       and vector.collection_id = _bm25.collection_id
-       and vector.chunk_id = any (_bm25.chunk_ids);
+           ) as scored;
 end;
 comment on function ragpg._bm25(integer, integer, integer[], double precision[], double precision, double precision, bigint[]) is
-    'The BM25 scores of these chunks; the same sum in the same order for each, so equal texts score equal.';
+    'The BM25 scores of these chunks, of one named twice twice; the same sum in the same order for each, so equal texts score equal.';
 
 create or replace function ragpg._threshold(
     keys text[], factors double precision[], rest double precision[], levels integer[],
@@ -970,7 +977,7 @@ begin atomic
       from ragpg._query_weights(tenant, collection, query) as asked,
            ragpg._bm25(tenant, collection, asked.numbers, asked.factors,
                        coalesce(asked.average_length, 1), coalesce(asked.reference_length, 1),
-                       chunk_ids) as found
+                       array(select distinct unnest(chunk_ids))) as found
      where score_lexical.query is not null;
 end;
 comment on function ragpg.score_lexical(integer, integer, text, bigint[]) is
