@@ -53,7 +53,9 @@ def parse_file(path: Path, *, key: str) -> Document:
     try:
         status = path.stat()
         _check_size(status.st_size, key)
-        content = path.read_bytes()
+        # A pipe or a device has a size of 0 and may never end.
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as exc:
         raise DocumentError(
             f"{key} cannot be read from {path} ({exc.strerror}); check the path and its rights.",
@@ -99,7 +101,7 @@ def _parser(media_type: MediaType) -> Callable[..., Document]:
 def _check_size(size: int, key: str) -> None:
     if size > MAX_BYTES:
         raise DocumentError(
-            f"{key} has {size} bytes, more than {MAX_BYTES}; split it.", reason="too_large"
+            f"{key} has at least {size} bytes, more than {MAX_BYTES}; split it.", reason="too_large"
         )
 
 

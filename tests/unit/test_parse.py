@@ -402,6 +402,14 @@ def test_a_path_that_does_not_exist_is_named(tmp_path):
         parse_file(tmp_path / "nowhere.md", key="nowhere.md")
 
 
+def test_a_device_that_never_ends_is_read_no_further_than_a_file_may_be_large():
+    with pytest.raises(
+        DocumentError, match="at least 100000001 bytes, more than 100000000"
+    ) as info:
+        parse_file(Path("/dev/zero"), key="zero.md")
+    assert info.value.reason == "too_large"
+
+
 def test_a_files_own_time_counts_where_the_document_names_none(tmp_path):
     path = tmp_path / "a.md"
     path.write_text("words")
