@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from benchmarks.peers.run import Haystack, LangChain, LlamaIndex
+from benchmarks.peers.run import Haystack, LangChain, LlamaIndex, be_quiet
 from benchmarks.server_cpu import cpu_seconds
 
 BATCH = 1000
@@ -102,6 +102,7 @@ def run(peer: Any, dsn: str, rows: list[dict[str, Any]], held: int) -> list[dict
 
 def main() -> None:
     """Run every store and write peers.json."""
+    be_quiet()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--folder", type=Path, required=True)

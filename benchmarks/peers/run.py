@@ -24,11 +24,14 @@ import psycopg
 from benchmarks.hybrid_cells import cell_of
 from benchmarks.timing import timed
 
-os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
-# Haystack says at each connection that its index is there already.
-logging.disable(logging.WARNING)
 EF_SEARCH = 200
 BATCH = 1000
+
+
+def be_quiet() -> None:
+    """No telemetry, and nothing of what Haystack says at each connection: its index is there."""
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+    logging.disable(logging.WARNING)
 
 
 class Peer:
@@ -373,6 +376,7 @@ def measure(peer: Peer, dsn: str, folder: Path, callers: list[int], budget: floa
 
 
 def main() -> None:
+    be_quiet()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--folder", type=Path, required=True)
