@@ -404,6 +404,9 @@ create or replace function ragpg.lexical_add(
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set extra_float_digits = 1
+-- A session's first five calls would be planned for their arrays: of three chunks 14, 9, 8, 8 and 8 ms
+-- of CPU instead of 7, 3, 3, 3 and 3, for the same plans.
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -536,6 +539,7 @@ create or replace function ragpg.lexical_remove(
 ) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
