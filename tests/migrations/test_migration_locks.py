@@ -80,6 +80,7 @@ def test_a_table_in_use_is_tried_again_until_it_is_free_and_searches_pass_betwee
 def test_a_reader_that_holds_one_table_and_wants_another_is_no_victim_of_a_revision(
     database, owner
 ):
+    owner.execute("drop statistics ragpg.lexeme_vector_home, ragpg.chunk_home")
     owner.execute("update ragpg.alembic_version set version_num = '0017'")
     owner.execute(OUTDATED)
     # So that the functions, which come after the revision, want this table.
