@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragpg import errors
-from ragpg.cli import care, delete, index, sync, worker
+from ragpg.cli import care, delete, documents, index, sync, worker
 from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ app.add_typer(index.app, name="index")
 app.command(name="ingest")(sync.ingest)
 app.command(name="sync")(sync.sync)
 app.add_typer(worker.app)
+app.add_typer(documents.app)
 app.add_typer(care.app)
 app.add_typer(delete.app)
 _options = {"debug": False}
