@@ -1,4 +1,4 @@
-"""The command line of what a collection holds: ragpg documents."""
+"""The command line of what a collection holds: ragpg documents | rename."""
 
 from __future__ import annotations
 
@@ -70,6 +70,24 @@ def documents(
     if len(found) == limit:
         following = shlex.quote(found[-1].key)
         typer.echo(terminal.printable(f"there may be more: --after {following}"), err=True)
+
+
+@app.command()
+def rename(
+    key: Annotated[str, typer.Argument(help="Key of a live document.")],
+    to: Annotated[str, typer.Argument(help="The key that it gets.")],
+    tenant: Tenant = "default",
+    collection: Collection = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Give a document another key; its chunks stay. A sync goes by the names of files."""
+    from ragpg import terminal
+
+    with_collection(tenant, collection, lambda handle: handle.rename(key, to))
+    if as_json:
+        typer.echo(terminal.to_json({"renamed": {key: to}}))
+    else:
+        typer.echo(terminal.printable(f"renamed: {key} is now {to}"))
 
 
 def _second(moment: dt.datetime) -> str:

@@ -51,3 +51,24 @@ def test_a_key_and_a_title_that_move_the_cursor_are_written_out(ragpg, tmp_path)
     assert "a\\x1b[2J.md" in done.stdout
     assert "a\\x1b[2J.md" in done.stderr
     assert "owned\\x07" in done.stdout
+
+
+def test_a_document_gets_another_key_and_keeps_its_chunks(ragpg, folder, owner):
+    ragpg("ingest", str(folder), "-t", "acme", "-c", "docs")
+    where = ("-t", "acme", "-c", "docs")
+    chunks = (
+        "select chunk_id, key from ragpg.chunk join ragpg.document using (tenant_id, document_id)"
+    )
+    before = dict(owner.execute(chunks).fetchall())
+    done = ragpg("rename", "a.md", "n\x1b[2J.md", *where)
+    assert done.stdout == "renamed: a.md is now n\\x1b[2J.md\n"
+    done = ragpg("rename", "n\x1b[2J.md", "z.md", *where, "--json")
+    assert json.loads(done.stdout) == {"renamed": {"n\x1b[2J.md": "z.md"}}
+    renamed = {number: "z.md" if key == "a.md" else key for number, key in before.items()}
+    assert dict(owner.execute(chunks).fetchall()) == renamed
+    assert (
+        "the collection has no document 'a.md'"
+        in ragpg("rename", "a.md", "y.md", *where, code=2).stderr
+    )
+    taken = ragpg("rename", "z.md", "d.md", *where, code=2)
+    assert "the collection has a document 'd.md' already" in taken.stderr
