@@ -92,7 +92,10 @@ def _of_postgres(value: Any) -> Any:
 
 
 def print_hits(hits: Hits, *, limit: int | None = None) -> None:
-    """The hits, a line each, then notices and times; a whole corpus in one line."""
+    """The hits, a line each, then notices and times; a whole corpus in one line.
+
+    A chunk that was added around a hit has a plus for its rank, and stands behind that hit.
+    """
     out = console()
     if hits.mode == "whole_corpus":
         documents = len({hit.document_key for hit in hits})
@@ -109,13 +112,16 @@ def print_hits(hits: Hits, *, limit: int | None = None) -> None:
 
 
 def _line(hit: Hit) -> str:
+    section = f", {shortened(hit.section_path[-1], 60)}" if hit.section_path else ""
+    place = f"{hit.document_key}{section}, {hit.start}-{hit.stop}"
+    if hit.expanded_from is not None:
+        return f"{'+':>3} {'-':>5} {'-':>7} {'-':>7} {'-':>8}  {place}"
     dense = "-" if hit.dense_rank is None else str(hit.dense_rank)
     lexical = "-" if hit.lexical_rank is None else str(hit.lexical_rank)
     reranked = "-" if hit.rerank_score is None else f"{hit.rerank_score:.3f}"
-    section = f", {shortened(hit.section_path[-1], 60)}" if hit.section_path else ""
+    same = f" ({len(hit.duplicates)} more of this text)" if hit.duplicates else ""
     return (
-        f"{hit.rank:3} {dense:>5} {lexical:>7} {hit.fused_score:7.4f} {reranked:>8}"
-        f"  {hit.document_key}{section}, {hit.start}-{hit.stop}"
+        f"{hit.rank:3} {dense:>5} {lexical:>7} {hit.fused_score:7.4f} {reranked:>8}  {place}{same}"
     )
 
 

@@ -20,6 +20,7 @@ import typer
 from ragpg import errors
 from ragpg.cli import care, delete, documents, index, sync, worker
 from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.types import Expansion
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
@@ -60,6 +61,13 @@ TERMINATED = 143
 
 Where = Annotated[
     str | None, typer.Option("--where", help='A filter as JSON, e.g. {"year": {">=": 2025}}.')
+]
+Expand = Annotated[
+    Expansion | None,
+    typer.Option(help="Add the chunk before and after each hit, or those under its headings."),
+]
+Deduplicate = Annotated[
+    bool, typer.Option("--deduplicate", help="Each text once, however many documents have it.")
 ]
 
 
@@ -122,6 +130,12 @@ def search(
         int | None,
         typer.Option(help="The next page: chunk_id of the last hit before it, see --json."),
     ] = None,
+    exclude: Annotated[
+        list[int] | None,
+        typer.Option(metavar="CHUNK_ID", help="Leave this chunk out; may be given several times."),
+    ] = None,
+    expand: Expand = None,
+    deduplicate: Deduplicate = False,
     as_json: AsJson = False,
 ) -> None:
     """Retrieve, fuse and rerank; shows each hit's rank in both arms."""
@@ -131,7 +145,16 @@ def search(
     hits = with_collection(
         tenant,
         collection,
-        lambda handle: handle.search(query, where=condition, k=k, depth=depth, after=after),
+        lambda handle: handle.search(
+            query,
+            where=condition,
+            k=k,
+            depth=depth,
+            exclude=exclude or (),
+            after=after,
+            expand=expand,
+            deduplicate=deduplicate,
+        ),
     )
     if as_json:
         typer.echo(terminal.to_json(hits))
@@ -151,6 +174,8 @@ def ask(
         ),
     ] = 20,
     where: Where = None,
+    expand: Expand = None,
+    deduplicate: Deduplicate = False,
     as_json: AsJson = False,
 ) -> None:
     """Search, or read a small collection whole, then answer with citations."""
@@ -158,7 +183,11 @@ def ask(
 
     condition = _filter(where)
     answer = with_collection(
-        tenant, collection, lambda handle: handle.ask(query, where=condition, k=k)
+        tenant,
+        collection,
+        lambda handle: handle.ask(
+            query, where=condition, k=k, expand=expand, deduplicate=deduplicate
+        ),
     )
     if as_json:
         typer.echo(terminal.to_json(answer))
