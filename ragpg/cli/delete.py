@@ -19,8 +19,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")
 
 
 @app.command(name="create-tenant")
-def create_tenant(key: Annotated[str, typer.Argument(help="Key of the tenant.")]) -> None:
+def create_tenant(
+    key: Annotated[str, typer.Argument(help="Key of the tenant.")], as_json: AsJson = False
+) -> None:
     """Make a tenant; one that is there is left as it is. Needed with RAGPG_CREATE_TENANTS=false."""
+    from ragpg import terminal
 
     async def run(client: AsyncClient) -> bool:
         try:
@@ -31,7 +34,10 @@ def create_tenant(key: Annotated[str, typer.Argument(help="Key of the tenant.")]
         return False
 
     is_new = with_client(run)
-    typer.echo(f"tenant {key!r} is made" if is_new else f"tenant {key!r} is there already")
+    if as_json:
+        typer.echo(terminal.to_json({"tenant": key, "created": is_new}))
+    else:
+        typer.echo(f"tenant {key!r} is made" if is_new else f"tenant {key!r} is there already")
 
 
 @app.command()
@@ -65,40 +71,51 @@ def delete_collection(
     name: Annotated[str, typer.Argument(help="Its own name, not an alias.")],
     tenant: Tenant = "default",
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a collection with its documents, history and log; nothing brings it back."""
+    from ragpg import terminal
 
-    async def run(client: AsyncClient) -> None:
+    async def run(client: AsyncClient) -> int:
         # An alias would name what somebody else reads.
         found = {row["name"]: row for row in await client.collections(tenant=tenant)}
         if name not in found:
             raise errors.CollectionNotFound(
                 f"tenant {tenant!r} has no collection {name!r}; give its own name, not an alias"
             )
-        _agree(
-            f"collection {name!r} of tenant {tenant!r}, with {found[name]['documents']} documents",
-            yes=yes,
-        )
+        documents: int = found[name]["documents"]
+        _agree(f"collection {name!r} of tenant {tenant!r}, with {documents} documents", yes=yes)
         await client.collection(tenant=tenant, name=name).drop()
+        return documents
 
-    with_client(run, tenant=tenant)
-    typer.echo(f"collection {name!r} is deleted")
+    documents = with_client(run, tenant=tenant)
+    if as_json:
+        typer.echo(terminal.to_json({"deleted": name, "documents": documents}))
+    else:
+        typer.echo(f"collection {name!r} is deleted")
 
 
 @app.command(name="delete-tenant")
 def delete_tenant(
-    key: Annotated[str, typer.Argument(help="Key of the tenant.")], yes: Yes = False
+    key: Annotated[str, typer.Argument(help="Key of the tenant.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a tenant with everything of it, in every table; nothing brings it back."""
+    from ragpg import terminal
 
-    async def run(client: AsyncClient) -> None:
+    async def run(client: AsyncClient) -> dict[str, int]:
         found = await client.collections(tenant=key)
         documents = sum(row["documents"] for row in found)
         _agree(f"tenant {key!r}, with {len(found)} collections, {documents} documents", yes=yes)
         await client.delete_tenant(key)
+        return {"collections": len(found), "documents": documents}
 
-    with_client(run, tenant=key)
-    typer.echo(f"tenant {key!r} is deleted")
+    counts = with_client(run, tenant=key)
+    if as_json:
+        typer.echo(terminal.to_json({"deleted": key, **counts}))
+    else:
+        typer.echo(f"tenant {key!r} is deleted")
 
 
 def _agree(what: str, *, yes: bool) -> None:

@@ -66,3 +66,24 @@ def test_a_tenant_is_deleted_with_consent_and_its_neighbour_stays(ragpg, folder,
         with pytest.raises(errors.TenantNotFound):
             client.delete_tenant("globex")
     assert owner.execute("select count(*) from ragpg.document").fetchone() == (0,)
+
+
+def test_what_was_made_and_deleted_is_told_as_json(ragpg, folder):
+    def told(*arguments: str) -> object:
+        return json.loads(ragpg(*arguments, "--json").stdout)
+
+    assert told("create-tenant", "acme") == {"tenant": "acme", "created": True}
+    assert told("create-tenant", "acme") == {"tenant": "acme", "created": False}
+    for collection in ("docs", "more", "rest"):
+        ragpg("ingest", str(folder), "-t", "acme", "-c", collection)
+    assert told("delete-collection", "docs", "-t", "acme", "--yes") == {
+        "deleted": "docs",
+        "documents": 3,
+    }
+    refused = ragpg("delete-tenant", "acme", "--json", code=2)
+    assert (refused.stdout, "allow it with --yes" in refused.stderr) == ("", True)
+    assert told("delete-tenant", "acme", "--yes") == {
+        "deleted": "acme",
+        "collections": 2,
+        "documents": 6,
+    }
