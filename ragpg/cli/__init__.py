@@ -19,7 +19,7 @@ import typer
 
 from ragpg import errors
 from ragpg.cli import care, delete, documents, index, sync, worker
-from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.cli.session import AsJson, Collection, Tenant, interrupted, with_client, with_collection
 from ragpg.types import Expansion
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ def main() -> None:
         app()
     except SystemExit as exc:
         if exc.code in (INTERRUPTED, TERMINATED):
-            typer.echo("interrupted; the same command goes on where it stopped", err=True)
+            typer.echo(interrupted(), err=True)
         raise
     except errors.RagpgError as exc:
         if _options["debug"]:

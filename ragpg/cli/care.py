@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.cli.session import AsJson, Collection, Tenant, will_go_on, with_client, with_collection
 from ragpg.inputs import MAX_LOG_DAYS
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def expire(
     """Delete the documents whose expires_at has come; no search finds them any more as it is."""
     from ragpg import terminal
 
+    will_go_on()
     keys = with_collection(tenant, collection, lambda handle: handle.expire())
     if as_json:
         typer.echo(terminal.to_json(keys))
@@ -191,6 +192,7 @@ def prune_log(
             )
         return await client.prune_log(tenant=tenant, older_than_days=days)
 
+    will_go_on()
     pruned = with_client(run, tenant=tenant)
     if as_json:
         typer.echo(terminal.to_json({"deleted": pruned}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragpg.cli.session import AsJson
+from ragpg.cli.session import AsJson, will_go_on
 
 if TYPE_CHECKING:
     from ragpg.settings import Settings
@@ -57,6 +57,7 @@ def apply(memory_mb: Memory = None, as_json: AsJson = False) -> None:
     from ragpg import terminal, upkeep
     from ragpg.settings import Settings
 
+    will_go_on()
     with owner_url(Settings.from_env()) as url, terminal.progress_bar() as bar:
         task = bar.add_task("planning", total=None)
         done = upkeep.apply(

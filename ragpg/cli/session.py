@@ -18,6 +18,20 @@ Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Key of the tenant."
 Collection = Annotated[str, typer.Option("--collection", "-c", help="Name or alias.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
+# Of the one command that this process runs.
+_command = {"goes_on": False}
+
+
+def will_go_on() -> None:
+    """Say of this command that, interrupted, it goes on where it stopped when it is run again."""
+    _command["goes_on"] = True
+
+
+def interrupted() -> str:
+    """What a command that was interrupted says."""
+    more = "; the same command goes on where it stopped" if _command["goes_on"] else ""
+    return f"interrupted{more}"
+
 
 def with_client(
     run: Callable[[AsyncClient], Coroutine[Any, Any, Any]], *, tenant: str | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragpg import errors
-from ragpg.cli.session import AsJson, Collection, Tenant, with_collection
+from ragpg.cli.session import AsJson, Collection, Tenant, will_go_on, with_collection
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -62,6 +62,8 @@ def ingest(
         raise errors.InputError("give files or folders to ingest, or --resume alone")
     if resume and dry_run:
         raise errors.InputError("--resume has no --dry-run: what it publishes is paid for already")
+    if not dry_run:
+        will_go_on()
     how = {"recontextualize": recontextualize, "batch": batch}
 
     async def run(handle: AsyncCollection) -> Any:
@@ -105,6 +107,8 @@ def sync(
     """Make a collection mirror a folder: add, update, rename, remove; the rest costs nothing."""
     from ragpg import terminal
 
+    if not dry_run:
+        will_go_on()
     how = {"recontextualize": recontextualize, "batch": batch}
 
     async def run(handle: AsyncCollection) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.cli.session import AsJson, Collection, Tenant, will_go_on, with_client, with_collection
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
@@ -27,6 +27,7 @@ def enqueue(
     """Keep documents for a worker; unchanged ones are left out."""
     from ragpg import terminal
 
+    will_go_on()
     done = with_collection(
         tenant, collection, lambda handle: handle.enqueue_files(paths), fills=True
     )
@@ -68,6 +69,7 @@ def worker(
     """
     from ragpg.jobs import WorkerLimits, work
 
+    will_go_on()
     limits = WorkerLimits(concurrency=concurrency)
     with_client(lambda client: work(client, limits=limits, drain=drain, batches=not no_batch))
 
