@@ -156,9 +156,11 @@ class AsyncCollection(SyncedCollection, SearchedCollection):
     async def rename(self, key: str, to: str) -> None:
         """Give a live document another key; it keeps its chunks, and no vendor is called.
 
-        Raises DocumentNotFound, ConflictError where `to` is the key of another one.
+        Raises DocumentNotFound, ConflictError where `to` is the key of another one, DocumentError
+        where it can be none.
         """
-        keys = {"from_key": checked_key(key), "to_key": checked_key(to)}
+        keys = {"from_key": checked_key(key), "to_key": to}
+        parse.check_key(to)
         async with self.transaction() as conn:
             await conn.execute(SYNC["rename_document"], {"collection": self.name, **keys})
 

@@ -72,3 +72,5 @@ def test_a_document_gets_another_key_and_keeps_its_chunks(ragpg, folder, owner):
     )
     taken = ragpg("rename", "z.md", "d.md", *where, code=2)
     assert "the collection has a document 'd.md' already" in taken.stderr
+    refused = ragpg("rename", "z.md", " ", *where, code=2)
+    assert "its key has 1 characters; give 1 to 1000, not all blank" in refused.stderr
