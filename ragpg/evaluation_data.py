@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ragpg.errors import InputError
+from ragpg.inputs import without_middle
 from ragpg.types import Chunk, Document, Json, Qrel
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def read_evaluation(directory: Path) -> EvaluationData:
     # Path.exists raises where the folder is shut, or its name too long.
     if not os.path.exists(corpus) and not os.path.exists(chunk_file):  # noqa: PTH110
         raise InputError(
-            f"{directory} holds neither corpus.jsonl nor chunks.jsonl; add one of them"
+            f"{without_middle(directory)} holds neither corpus.jsonl nor chunks.jsonl; add one of"
+            " them"
         )
     documents = _documents(corpus) if corpus.exists() else {}
     chunks = _chunks(chunk_file, documents) if chunk_file.exists() else None
@@ -177,7 +179,7 @@ def _qrels(
     """The judgements above 0, in file order, each id of them known."""
     qrels: list[Qrel] = []
     for number, line in _lines(path):
-        place = f"{path}, line {number}"
+        place = f"{without_middle(path)}, line {number}"
         fields = line.rstrip("\r").split("\t")
         if number == 1 and tuple(fields) == _HEADER:
             continue
@@ -195,7 +197,9 @@ def _qrels(
         if relevance > 0:
             qrels.append(Qrel(query_id=query_id, id=judged_id, relevance=relevance))
     if not qrels:
-        raise InputError(f"{path} holds no judgement above 0; nothing can be measured with it")
+        raise InputError(
+            f"{without_middle(path)} holds no judgement above 0; nothing can be measured with it"
+        )
     return tuple(qrels)
 
 
@@ -225,9 +229,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError as exc:
-        raise InputError(f"{path} is missing; an evaluation folder needs it") from exc
+        raise InputError(
+            f"{without_middle(path)} is missing; an evaluation folder needs it"
+        ) from exc
     except UnicodeDecodeError as exc:
-        raise InputError(f"{path} is not UTF-8 at byte {exc.start}; save it as UTF-8") from exc
+        raise InputError(
+            f"{without_middle(path)} is not UTF-8 at byte {exc.start}; save it as UTF-8"
+        ) from exc
     # Not splitlines: JSON strings may hold U+2028 as it is.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
@@ -237,7 +245,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Json]]]:
     """Each line's place, for messages, and its JSON object."""
     for number, line in _lines(path):
-        place = f"{path}, line {number}"
+        place = f"{without_middle(path)}, line {number}"
         try:
             row = json.loads(line)
         except json.JSONDecodeError as exc:

@@ -27,6 +27,8 @@ _RANGES = {
     "whole_corpus_tokens": (0, _MAX_INTEGER),
 }
 _LONGEST_SHOWN = 60
+# People copy paths and keys from a message, so those of a usual length stand there whole.
+_LONGEST_PATH = 300
 
 
 # Stops at a depth and a length, where repr of a hostile value recurses or fills memory. It leaves
@@ -175,3 +177,12 @@ def shown(value: object) -> str:
 def shortened(text: str) -> str:
     """The text, or its beginning and three dots where it is longer than a message should be."""
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+def without_middle(value: object, longest: int = _LONGEST_PATH) -> str:
+    """A path, a key or a sentence as text: beginning, three dots and end if it is too long."""
+    text = str(value)
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return f"{text[: longest - end - 3]}...{text[-end:]}"

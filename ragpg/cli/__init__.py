@@ -58,6 +58,9 @@ _options = {"debug": False}
 # As a shell says it: 128 and the number of the signal, SIGINT or SIGTERM.
 INTERRUPTED = 130
 TERMINATED = 143
+# Characters of an error. What it names may be as long as an argument can be, and the next step
+# stands at its end.
+LONGEST_SAID = 1000
 
 Where = Annotated[
     str | None, typer.Option("--where", help='A filter as JSON, e.g. {"year": {">=": 2025}}.')
@@ -357,7 +360,9 @@ def main() -> None:
             raise
         notes = getattr(exc, "__notes__", ())
         said = "; ".join((str(exc).rstrip("."), *notes)) if notes else str(exc)
+        from ragpg.inputs import without_middle
         from ragpg.terminal import printable
 
-        typer.echo(f"ragpg: {printable(said)}", err=True)
+        said = without_middle(printable(said), LONGEST_SAID)
+        typer.echo(f"ragpg: {said}", err=True)
         sys.exit(_exit_code(exc))

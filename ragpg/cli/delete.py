@@ -9,6 +9,7 @@ import typer
 
 from ragpg import errors
 from ragpg.cli.session import AsJson, Collection, Tenant, with_client, with_collection
+from ragpg.inputs import without_middle
 
 if TYPE_CHECKING:
     from ragpg.client import AsyncClient
@@ -61,7 +62,9 @@ def delete(
     else:
         typer.echo(f"{len(gone)} deleted")
         for key in missing:
-            typer.echo(f"there is no document {key!r} in {collection!r}", err=True)
+            typer.echo(
+                f"there is no document {without_middle(repr(key))} in {collection!r}", err=True
+            )
     if missing:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from ragpg import parse
 from ragpg.database import fetch_rows, statements
 from ragpg.errors import ConflictError, InputError, NotFoundError
 from ragpg.ingestion.plan import REMOVAL_SHARE, Plan
+from ragpg.inputs import without_middle
 from ragpg.json_form import JsonForm
 from ragpg.staging import Transaction, hold_collection
 from ragpg.types import DocumentFailure, IngestReport, StrPath
@@ -38,7 +39,9 @@ def folder_root(folder: StrPath) -> str:
     """What the sync of a folder goes by: its absolute path. Raises InputError for what is none."""
     path = parse.as_path(folder)
     if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises where a folder above is shut
-        raise InputError(f"{path} is not a folder; sync a folder, or ingest single files")
+        raise InputError(
+            f"{without_middle(path)} is not a folder; sync a folder, or ingest single files"
+        )
     return str(path.resolve())
 
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ragpg.errors import DocumentError, InputError
+from ragpg.inputs import without_middle
 from ragpg.parse.check import can_be_stored, check_key
 from ragpg.parse.clean import clean
 from ragpg.parse.files import (
@@ -58,7 +59,8 @@ def parse_file(path: Path, *, key: str) -> Document:
             content = file.read(MAX_BYTES + 1)
     except OSError as exc:
         raise DocumentError(
-            f"{key} cannot be read from {path} ({exc.strerror}); check the path and its rights.",
+            f"{without_middle(key)} cannot be read from {without_middle(path)} ({exc.strerror});"
+            " check the path and its rights.",
             reason="unreadable",
         ) from exc
     document = parse_bytes(content, key=key, media_type=media_type_of(path.name))

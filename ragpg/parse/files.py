@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ragpg.errors import DocumentError, InputError
+from ragpg.inputs import shown, without_middle
 from ragpg.types import DocumentFailure, MediaType, PassedOver, StrPath
 
 _SUFFIXES: Final[dict[MediaType, str]] = {
@@ -149,8 +150,9 @@ def find_files(paths: StrPath | Iterable[StrPath]) -> FoundFiles:
                 continue
             if source.key in keys:
                 raise InputError(
-                    f"{keys[source.key]} and {source.path} would both be the document "
-                    f"{source.key!r}; ingest the folder above them."
+                    f"{without_middle(keys[source.key])} and {without_middle(source.path)} would"
+                    " both be the document "
+                    f"{without_middle(repr(source.key))}; ingest the folder above them."
                 )
             found[real] = source
             keys[source.key] = source.path
@@ -162,10 +164,12 @@ def find_files(paths: StrPath | Iterable[StrPath]) -> FoundFiles:
 def as_path(path: StrPath) -> Path:
     """The same as a Path. Raises InputError for what is neither text nor a path, or blank."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{path!r} is no path; give a str or a pathlib.Path")
+        raise InputError(f"{shown(path)} is no path; give a str or a pathlib.Path")
     # Path("") is the working directory, which nobody means by a variable that is not set.
     if isinstance(path, str) and not path.strip():
-        raise InputError(f"{path!r} is no path; name a file or a folder, '.' for the current one")
+        raise InputError(
+            f"{shown(path)} is no path; name a file or a folder, '.' for the current one"
+        )
     return Path(path)
 
 
@@ -180,7 +184,9 @@ def _is_folder(path: Path) -> bool:
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError as exc:
-        raise DocumentError(f"{path} does not exist; check the path.", reason="unreadable") from exc
+        raise DocumentError(
+            f"{without_middle(path)} does not exist; check the path.", reason="unreadable"
+        ) from exc
     except OSError as exc:
         raise _unreadable(path, exc) from exc
 
@@ -237,6 +243,6 @@ def _leads_to_file_in(root: Path, link: Path) -> bool:
 
 def _unreadable(path: Path, exc: OSError) -> DocumentError:
     return DocumentError(
-        f"{path} cannot be read ({exc.strerror}); check the path and its rights.",
+        f"{without_middle(path)} cannot be read ({exc.strerror}); check the path and its rights.",
         reason="unreadable",
     )

@@ -102,3 +102,21 @@ def test_a_k_below_1_or_above_1000_is_a_wrong_argument():
     for command in ("search", "ask"):
         for k in ("-1", "0", "1001"):
             assert "'-k'" in run(command, "crane", "-k", k, code=2).stderr
+
+
+def test_an_argument_of_10_000_characters_is_not_told_whole(database):
+    run = CommandLine({"RAGPG_DATABASE_URL": database.service_url})
+    long = "x" * 10_000
+    run("create-tenant", "default")
+    for command, end in (
+        (("ingest", long), "cannot be read (File name too long); check the path and its rights."),
+        (("sync", long), "is not a folder; sync a folder, or ingest single files"),
+        (("evaluate", long), "holds neither corpus.jsonl nor chunks.jsonl; add one of them"),
+        (("status", "-c", long), "check the name, or create the collection first."),
+        (("delete-collection", long), "give its own name, not an alias"),
+        (("rename", "a.md", long), "its key has 10000 characters; give 1 to 1000, not all blank"),
+    ):
+        said = run(*command, code=2).stderr
+        assert said.startswith("ragpg: ")
+        assert said.endswith(f"{end}\n")
+        assert len(said) <= len("ragpg: ") + 1000 + len("\n")

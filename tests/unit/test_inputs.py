@@ -9,7 +9,7 @@ import pytest
 from ragpg.dsn import LIVENESS, connect_args, libpq_dsn
 from ragpg.errors import ConfigurationError, FilterError, InputError
 from ragpg.filters import as_filter, field
-from ragpg.inputs import checked_count, checked_name, checked_recipe, checked_texts
+from ragpg.inputs import checked_count, checked_name, checked_recipe, checked_texts, without_middle
 from ragpg.settings import Settings
 from ragpg.types import Recipe
 
@@ -148,3 +148,11 @@ def test_a_wrong_address_in_the_environment_names_its_variable(monkeypatch: pyte
     url = Settings.from_env().owner_database_url
     assert url is not None
     assert url.get_secret_value() == "postgresql://ada@/rag?host=/run/pg"
+
+
+def test_a_long_path_is_told_without_its_middle_and_one_of_a_usual_length_whole():
+    assert without_middle("/srv/" + "a" * 295) == "/srv/" + "a" * 295
+    cut = without_middle("/srv/" + "a" * 300 + "/b.md")
+    assert cut == "/srv/" + "a" * 192 + "..." + "a" * 95 + "/b.md"
+    assert len(cut) == 300
+    assert without_middle("abcdefghij", 9) == "abc...hij"
