@@ -133,6 +133,14 @@ class Settings(BaseSettings):
         name = f"RAGPG_{str(info.field_name).upper()}"
         return SecretStr(libpq_dsn(value.get_secret_value(), name=name))
 
+    @field_validator("actor")
+    @classmethod
+    def _is_utf_8(cls, value: str | None) -> str | None:
+        # In the environment other bytes come as halves of surrogate pairs, which Postgres refuses.
+        if value is not None and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError("it holds bytes that are no UTF-8")
+        return value
+
     @field_validator("rate_limits")
     @classmethod
     def _names_vendors(cls, value: dict[str, RateLimit]) -> dict[str, RateLimit]:

@@ -120,3 +120,12 @@ def test_an_argument_of_10_000_characters_is_not_told_whole(database):
         assert said.startswith("ragpg: ")
         assert said.endswith(f"{end}\n")
         assert len(said) <= len("ragpg: ") + 1000 + len("\n")
+
+
+def test_an_actor_that_is_no_utf_8_is_one_sentence_and_exit_code_3(database):
+    run = CommandLine({"RAGPG_DATABASE_URL": database.service_url, "RAGPG_ACTOR": "kim\udcff"})
+    for command in (("search", "crane"), ("delete", "a.md"), ("doctor",)):
+        said = run(*command, code=3).stderr
+        assert said == "ragpg: RAGPG_ACTOR is wrong: it holds bytes that are no UTF-8; mend it\n"
+    run.environment["RAGPG_ACTOR"] = "Zoë"
+    run("create-tenant", "default")
