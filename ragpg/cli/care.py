@@ -139,7 +139,7 @@ def _print_search(logged: LoggedSearch) -> None:
 
     _print_log([logged.search])
     for sentence in (*logged.search.notices, *logged.search.degraded):
-        typer.echo(sentence)
+        typer.echo(terminal.printable(sentence))
     terminal.print_table(
         ("chunk", "document", "dense", "lexical", "fused", "reranked", "shown", "cited", "text"),
         [
@@ -162,7 +162,7 @@ def _print_search(logged: LoggedSearch) -> None:
 def _print_explanation(why: ChunkExplanation) -> None:
     from ragpg import terminal
 
-    typer.echo(f"{why.outcome}: {why.reason}")
+    typer.echo(terminal.printable(f"{why.outcome}: {why.reason}"))
     if why.lexemes:
         terminal.print_table(("word", "adds to BM25"), why.lexemes.items())
 

@@ -267,7 +267,7 @@ def _print_plan(plan: Plan) -> None:
         typer.echo(f"the oldest context that is kept was written {plan.oldest_reused_context:%F}")
     terminal.print_passed_over(plan.passed_over)
     for note in plan.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(terminal.printable(f"note: {note}"))
     typer.echo(_summary(plan))
 
 

@@ -144,9 +144,10 @@ def retry(
         return
     typer.echo(f"{queued} queued again")
     if without_text:
+        keys_of_these = terminal.printable(", ".join(without_text))
         typer.echo(
             f"{len(without_text)} failed before their text was stored, so ingest their files again:"
-            f" {', '.join(without_text)}"
+            f" {keys_of_these}"
         )
     others = len(set(keys or ())) - queued - len(without_text)
     if others > 0:

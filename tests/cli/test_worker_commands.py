@@ -80,6 +80,12 @@ def test_retry_says_which_files_must_be_ingested_again_and_which_keys_wait_for_n
     }
 
 
+def test_a_key_that_moves_the_cursor_is_written_out_by_retry(ragpg, tmp_path):
+    (tmp_path / "blob\x1b[2J.txt").write_bytes(bytes(range(256)) * 4)
+    ragpg("ingest", str(tmp_path), code=1)
+    assert ragpg("retry").stdout.splitlines()[1].endswith(" again: blob\\x1b[2J.txt")
+
+
 def test_status_shows_all_collections_or_one_by_its_name_or_alias(ragpg, tmp_path):
     (tmp_path / "blob.txt").write_bytes(bytes(range(256)) * 4)
     for name in ("docs-1", "docs-2"):
