@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Connection = connections.Connection
-SCHEMA_REVISION = "0019"
+SCHEMA_REVISION = "0020"
 
 
 # psycopg warns of what follows from an error within a pipeline, which is raised and is enough.

@@ -83,6 +83,8 @@ def test_a_reader_that_holds_one_table_and_wants_another_is_no_victim_of_a_revis
     owner.execute("drop statistics ragpg.lexeme_vector_home, ragpg.chunk_home")
     owner.execute("update ragpg.alembic_version set version_num = '0017'")
     owner.execute(OUTDATED)
+    owner.execute("drop function ragpg.tag_keys cascade")
+    owner.execute("create index embedding_tags on ragpg.embedding using gin (tags)")
     # So that the functions, which come after the revision, want this table.
     owner.execute("drop policy current_tenant_only on ragpg.search")
     reports = []

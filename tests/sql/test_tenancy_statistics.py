@@ -78,9 +78,11 @@ def reader(owner, database):
         insert into ragpg.embedding (tenant_id, chunk_id, collection_id, document_key, source, tags,
                                      attributes, embedding)
         select chunk.tenant_id, chunk.chunk_id, chunk.collection_id, document.key, document.source,
-               '{}', '{}', '[1,0]'
+               case when document.key ^@ 'board/merger-20' then array['layoffs', %s || '.layoffs']
+                    when document.key ^@ 'note/100' then array['layoffs'] else '{}' end, '{}', '[1,0]'
           from ragpg.chunk join ragpg.document using (tenant_id, document_id)
-        """
+        """,
+        [small[1]],
     )
     owner.execute("analyze ragpg.document, ragpg.search, ragpg.chunk, ragpg.embedding")
     url = make_login(owner, database, "ragpg_small", groups=["ragpg_reader"])
@@ -108,6 +110,28 @@ def test_a_guess_of_another_tenants_text_is_expected_as_often_as_any(reader, tab
         return expected_rows(reader, f"select from ragpg.{table} where {condition}")
 
     assert rows(true) == rows(false)
+
+
+def returned_by_the_index_of_tags(conn: psycopg.Connection) -> int:
+    """How many entries of it this transaction was given."""
+    return int(
+        one(conn, "select pg_stat_get_xact_tuples_returned('ragpg.embedding_tags'::regclass)")
+    )
+
+
+@pytest.mark.parametrize("condition", ["tags_any => '{layoffs}'", "tags_all => '{layoffs}'"])
+def test_the_counters_of_the_index_of_tags_tell_of_the_callers_chunks_only(reader, condition):
+    search = f"select count(*) from ragpg.search_dense('docs', '[1,0]', {condition})"
+    with reader.transaction():
+        assert one(reader, search) == 11
+        assert returned_by_the_index_of_tags(reader) == 11
+
+
+def test_asked_for_all_of_no_tags_a_search_reads_no_index_of_tags(reader):
+    search = "select count(*) from ragpg.search_dense('docs', '[1,0]', 5, tags_all => '{}')"
+    with reader.transaction():
+        assert one(reader, search) == 5
+        assert returned_by_the_index_of_tags(reader) == 0
 
 
 @pytest.mark.parametrize("column", ["document_key", "source", "attributes", "tags"])

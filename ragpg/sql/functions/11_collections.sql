@@ -47,6 +47,34 @@ end $$;
 comment on function ragpg._own_filter(integer, jsonpath) is
     'The filter behind a condition on the collection, without which an index recheck or the planner would evaluate it on rows of other tenants, whose content errors and time could then tell.';
 
+create or replace function ragpg._tagged(
+    collection integer,
+    tags_all text[],
+    tags_any text[],
+    row_count bigint default null,
+    expected bigint default null,
+    others bigint default null
+)
+returns text
+language sql stable parallel safe
+begin atomic
+    -- An entry of the index takes .075 of what a row takes. A row in expected / others has the tags.
+    -- 50 rows are read sooner than it is planned to combine two indexes.
+    select case when row_count <= 50 then null
+                when others::double precision * (others - expected) < 0.075 * row_count * expected
+                then null
+                -- Every chunk has all of no tags; asked for no key, the index would read all entries.
+                else concat(
+                    case when cardinality(tags_all) > 0 then format(
+                        ' and ragpg.tag_keys(embedding.collection_id, embedding.tags)'
+                        ' @> ragpg.tag_keys(%s, $3)', collection) end,
+                    case when tags_any is not null then format(
+                        ' and ragpg.tag_keys(embedding.collection_id, embedding.tags)'
+                        ' && ragpg.tag_keys(%s, $4)', collection) end) end;
+end;
+comment on function ragpg._tagged(integer, text[], text[], bigint, bigint, bigint) is
+    'The conditions on tags by which the index of tags finds the chunks of a collection; parameters are numbered as in the arms of a search. Null where so few of the row_count rows pass the other conditions that these are asked for their tags sooner: others pass those, expected all. Rows found otherwise are not to be asked for keys, a microsecond each.';
+
 create or replace function ragpg._check_recipe(recipe jsonb) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

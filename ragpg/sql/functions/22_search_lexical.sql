@@ -609,6 +609,9 @@ declare
     slack double precision;
     asked public.sparsevec;
     conditions text;
+    tagged text;
+    keyed text;
+    others text;
     listing text;
     expected double precision;
     within bigint[] := passing;
@@ -664,23 +667,31 @@ begin
     filter := ragpg._own_filter(collection, filter);
     -- Fixed texts; values are parameters, numbered as _planned_rows has them, and numbers are integers
     -- by type.
-    conditions := concat(
-        case when sources is not null then ' and embedding.source = any ($2)' end,
+    tagged := concat(
         case when tags_all is not null then ' and embedding.tags @> $3' end,
-        case when tags_any is not null then ' and embedding.tags && $4' end,
+        case when tags_any is not null then ' and embedding.tags && $4' end);
+    others := concat(
+        case when sources is not null then ' and embedding.source = any ($2)' end,
         case when modified_from is not null then ' and embedding.modified_at >= $5' end,
         case when modified_before is not null then ' and embedding.modified_at < $6' end,
         case when key_prefix is not null then ' and embedding.document_key ^@ $7' end,
         case when filter is not null then ' and embedding.attributes @@ $8' end);
+    conditions := tagged || others;
     -- Of M chunks that pass among N the k-th best has rank k * N / M. To list and score M takes as long
     -- as to score and ask down to that rank where M * M is some 4 k N, measured at 50,000 and 500,000.
     list_up_to := coalesce(list_up_to, least(20000, sqrt(5.0 * k * chunks))::integer);
     if conditions <> '' and within is null then
+        keyed := ragpg._tagged(collection, tags_all, tags_any, chunks, null, null);
+        -- + 0 as in _dense_arm.
         listing := format(
             'select null::double precision, array(select embedding.chunk_id from ragpg.embedding'
-            ' where embedding.tenant_id = %s and embedding.collection_id = %s%s limit %s),'
+            ' where embedding.tenant_id%1$s = %2$s and embedding.collection_id%1$s = %3$s%4$s limit %5$s),'
             ' null::double precision, null::double precision',
-            tenant, collection, conditions, list_up_to + 1);
+            case when keyed <> ''
+                      and coalesce(sources::text, modified_from::text, modified_before::text, key_prefix)
+                          is null
+                 then ' + 0' else '' end,
+            tenant, collection, coalesce(keyed, tagged) || others, list_up_to + 1);
         -- A wrong estimate costs time only. A filter names its collection itself.
         if chunks > list_up_to then
             expected := ragpg._planned_rows(

@@ -119,12 +119,17 @@ declare
     is_filtered boolean;
     covered text := '';
     uncovered text := '';
+    tagged text := '';
+    keyed text;
+    home text;
     conditions text;
     nearest text;
     statement text;
     -- For ragpg.explain_hybrid, which shows each statement's plan.
     explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
     expected bigint;
+    -- What the other conditions let through, where there are some beside those on tags.
+    others bigint;
     wanted integer;
     rescored integer;
     is_listing boolean := false;
@@ -168,10 +173,10 @@ begin
         covered := covered || ' and embedding.modified_at < $6';
     end if;
     if tags_all is not null then
-        uncovered := uncovered || ' and embedding.tags @> $3';
+        tagged := tagged || ' and embedding.tags @> $3';
     end if;
     if tags_any is not null then
-        uncovered := uncovered || ' and embedding.tags && $4';
+        tagged := tagged || ' and embedding.tags && $4';
     end if;
     if key_prefix is not null then
         uncovered := uncovered || ' and embedding.document_key ^@ $7';
@@ -179,7 +184,7 @@ begin
     if filter is not null then
         uncovered := uncovered || ' and embedding.attributes @@ $8';
     end if;
-    is_filtered := covered || uncovered <> '';
+    is_filtered := covered || tagged || uncovered <> '';
 
     select setting.exact_max, setting.sketch_max, setting.prefilter_max, setting.sketch_rescored,
            setting.ef_search
@@ -215,13 +220,22 @@ begin
             ' from ragpg.embedding where '
             || case when filter is null then 'embedding.collection_id = ' || collection
                     else 'true' end
-            || covered || uncovered,
+            || covered || tagged || uncovered,
             query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
             key_prefix, filter));
         is_broad := expected > list_up_to;
+        if tagged <> '' and covered || uncovered <> '' then
+            others := ragpg._planned_rows(
+                ' from ragpg.embedding where '
+                || case when filter is null then 'embedding.collection_id = ' || collection
+                        else 'true' end
+                || covered || uncovered,
+                query_embedding, sources, null, null, modified_from, modified_before, key_prefix,
+                filter);
+        end if;
         mode := case
             when expected <= exact_max then 'exact'
-            when uncovered = '' and row_count <= sketch_max
+            when tagged || uncovered = '' and row_count <= sketch_max
                 then ragpg.dense_mode(row_count, dimensions, false)
             else mode
         end;
@@ -244,10 +258,16 @@ begin
 
     wanted := k;
     if mode <> 'exact' or is_filtered then
-        conditions := format(
-            ' from ragpg.embedding where embedding.tenant_id = %s and embedding.collection_id = %s'
-            ' and (embedding.expires_at is null or embedding.expires_at > now())',
-            tenant, collection) || covered || uncovered;
+        home := ' from ragpg.embedding where embedding.tenant_id%3$s = %1$s'
+                ' and embedding.collection_id%3$s = %2$s'
+                ' and (embedding.expires_at is null or embedding.expires_at > now())';
+        keyed := ragpg._tagged(collection, tags_all, tags_any, row_count, expected, others);
+        -- + 0 keeps an index of the whole collection from being combined with that of tags, whose keys
+        -- the planner takes for frequent: 3.9 ms for 50 of 50,000 rows, and .5 without.
+        conditions := format(home, tenant, collection,
+                             case when keyed <> '' and covered = '' and key_prefix is null
+                                  then ' + 0' else '' end)
+                      || covered || coalesce(keyed, tagged) || uncovered;
     end if;
     if mode = 'ann' then
         -- Among more rows a search of the same breadth finds less: at 600 recall is .996 of 100,000
@@ -278,7 +298,7 @@ begin
         statement := format(
             'with near as materialized ('
             'select embedding.chunk_id, embedding.embedding::public.halfvec(%1$s) operator(public.<=>) $1::public.halfvec(%1$s) as distance'
-            || conditions
+            || format(home, tenant, collection, '') || covered || tagged || uncovered
             || ' order by embedding.embedding::public.halfvec(%1$s) operator(public.<=>) $1::public.halfvec(%1$s) limit $9)'
             ' select array_agg(near.chunk_id order by near.distance + 0, near.chunk_id),'
             ' array_agg(1 - near.distance order by near.distance + 0, near.chunk_id) from near',
