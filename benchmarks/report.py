@@ -32,8 +32,7 @@ SECTIONS = {
         (
             "`python -m benchmarks.dense`: synthetic clustered vectors, recall of the exact top 150 and time, in"
             " tenants of several sizes and under filters. `prototype` is the SQL that this arm began as,"
-            " `global HNSW` one index for all tenants with an iterative scan. Run before the last changes to the arm,"
-            " which took a tenth to a fifth off small collections and changed filtered ones (docs/scaling.md). The exact top 150 is computed from the vectors in"
+            " `global HNSW` one index for all tenants with an iterative scan. The exact top 150 is computed from the vectors in"
             " float32, while the database holds them in 16 bits: where `exact` has a lowest recall of .993, one of 150"
             " changed places with the next at the end of the list."
         ),
@@ -51,9 +50,8 @@ SECTIONS = {
             "`python -m benchmarks.hybrid --peers-python ..`: one SQL call against the hybrid search of three"
             " libraries with the same vectors, filter and k on the same server. `times` is the other's p50"
             " over ragpg's; below 1 ragpg is slower. `dense_recall` is the share of the nearest chunks that"
-            " came back. At a million only langchain-postgres was run beside it, on the same server an hour earlier,"
+            " came back. At a million only langchain-postgres was run, on the same server on 2026-11-30, a day before ragpg's rows,"
             " its rows written by COPY in the form in which it writes them; the others would have taken an hour to load."
-            " All rows are of runs before filters were asked late and ingestion became cheaper (docs/scaling.md, docs/decisions)."
             " Where there is a table of phases, `server_mb` is the most memory that the server's processes had at"
             " one time, without the pages of files that the kernel keeps for all."
         ),
