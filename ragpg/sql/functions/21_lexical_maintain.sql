@@ -398,6 +398,27 @@ end;
 comment on function ragpg._stored_weight(double precision, double precision, double precision) is
     'What an occurrence of a lexeme weighs in its chunk: BM25 without idf, by the reference length.';
 
+create or replace function ragpg._weighed(
+    lexemes tsvector, length double precision, reference double precision
+)
+returns table (numbers integer[], weights public.sparsevec)
+language sql stable
+begin atomic
+    -- Together: as rows of their own the numbers of many chunks are hashed once more for the weights.
+    -- The caller sets extra_float_digits, without which a function in FROM is planned with its query.
+    select array_agg(entry.number),
+           coalesce(
+               '{' || string_agg(
+                   entry.number || ':'
+                   || ragpg._stored_weight(
+                       entry.frequency, _weighed.length, _weighed.reference), ',')
+               || '}/1000000000',
+               '{}/1000000000')::public.sparsevec
+      from ragpg._numbered(_weighed.lexemes) as entry;
+end;
+comment on function ragpg._weighed(tsvector, double precision, double precision) is
+    'One row: the numbers of a chunk''s lexemes, null if it has none, and what each weighs in it.';
+
 create or replace function ragpg.lexical_add(
     tenant_id integer, collection_id integer, chunk_ids bigint[]
 ) returns void
@@ -452,25 +473,16 @@ begin
     indexed := ragpg._outgrows_scan(
         lexical_add.tenant_id, lexical_add.collection_id, cardinality(ids));
 
-    -- A chunk's numbers stay together: as rows of their own they are hashed once more for the weights.
     with weighted as materialized (
-        select read.chunk_id, read.length, read.lexemes, entries.numbers, entries.weights
-          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length)
-         cross join lateral (
-                   select array_agg(entry.number) as numbers,
-                          '{' || string_agg(
-                              entry.number || ':'
-                              || ragpg._stored_weight(entry.frequency, read.length, reference), ',')
-                          || '}/1000000000' as weights
-                     from ragpg._numbered(read.lexemes) as entry
-               ) as entries
+        select read.chunk_id, read.length, read.lexemes, weighed.numbers, weighed.weights
+          from unnest(ids, texts, lengths) as read(chunk_id, lexemes, length),
+               ragpg._weighed(read.lexemes, read.length, reference) as weighed
     ), stored as (
         insert into ragpg.lexeme_vector (
             tenant_id, collection_id, chunk_id, length, left_out, expires_at, weights, indexed)
         select lexical_add.tenant_id, lexical_add.collection_id, weighted.chunk_id,
                weighted.length, greatest(length(weighted.lexemes) - 16000, 0),
-               embedding.expires_at,
-               coalesce(weighted.weights, '{}/1000000000')::public.sparsevec, indexed
+               embedding.expires_at, weighted.weights, indexed
           from weighted
           join ragpg.embedding
             on embedding.tenant_id = lexical_add.tenant_id

@@ -102,32 +102,24 @@ begin
                    offset 0
                ) as taken
          cross join lateral (select ragpg.tokenize(taken.text, language) as lexemes offset 0) as words
-    ), posting as materialized (
-        select read.chunk_id, read.length, entry.number, entry.frequency
-          from read, ragpg._numbered(read.lexemes) as entry
-    ), weighted as (
-        select posting.chunk_id,
-               '{' || string_agg(
-                   posting.number || ':'
-                   || ragpg._stored_weight(posting.frequency, posting.length, reference), ',')
-               || '}/1000000000' as weights
-          from posting
-         group by posting.chunk_id
+    ), weighted as materialized (
+        select read.*, weighed.numbers, weighed.weights
+          from read, ragpg._weighed(read.lexemes, read.length, reference) as weighed
     ), stored as (
         insert into ragpg.lexeme_rebuild (
             tenant_id, collection_id, chunk_id, text_hash, length, left_out, weights)
-        select _read_anew.tenant_id, _read_anew.collection_id, read.chunk_id, read.text_hash,
-               read.length, greatest(length(read.lexemes) - 16000, 0),
-               coalesce(weighted.weights, '{}/1000000000')::public.sparsevec
-          from read
-          left join weighted on weighted.chunk_id = read.chunk_id
+        select _read_anew.tenant_id, _read_anew.collection_id, weighted.chunk_id,
+               weighted.text_hash, weighted.length, greatest(length(weighted.lexemes) - 16000, 0),
+               weighted.weights
+          from weighted
     )
     insert into ragpg.lexeme_rebuild_count (tenant_id, collection_id, numbers, changes)
     select _read_anew.tenant_id, _read_anew.collection_id, array_agg(change.number),
            array_agg(change.chunks)
       from (
-               select posting.number, count(*)::integer as chunks
-                 from posting group by posting.number
+               select number, count(*)::integer as chunks
+                 from weighted, unnest(weighted.numbers) as number
+                group by number
            ) as change
     having count(*) > 0;
 end $$;
