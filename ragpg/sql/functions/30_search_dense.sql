@@ -128,6 +128,7 @@ declare
     -- For ragpg.explain_hybrid, which shows each statement's plan.
     explained boolean := coalesce(current_setting('ragpg.explain', true), '') <> '';
     expected bigint;
+    estimated text;
     -- What the other conditions let through, where there are some beside those on tags.
     others bigint;
     wanted integer;
@@ -216,22 +217,18 @@ begin
         -- The planner's own estimate, 0.05 ms: good for source, tags and time, rough for metadata,
         -- where a wrong one costs time only. A filter names its collection itself, and the share of
         -- the collection must not be counted twice; nor that of the tenant, whom it implies.
+        estimated := ' from ragpg.embedding where '
+                     || case when filter is null then 'embedding.collection_id = ' || collection
+                             else 'true' end;
         expected := least(row_count, ragpg._planned_rows(
-            ' from ragpg.embedding where '
-            || case when filter is null then 'embedding.collection_id = ' || collection
-                    else 'true' end
-            || covered || tagged || uncovered,
+            estimated || covered || tagged || uncovered,
             query_embedding, sources, tags_all, tags_any, modified_from, modified_before,
             key_prefix, filter));
         is_broad := expected > list_up_to;
         if tagged <> '' and covered || uncovered <> '' then
             others := ragpg._planned_rows(
-                ' from ragpg.embedding where '
-                || case when filter is null then 'embedding.collection_id = ' || collection
-                        else 'true' end
-                || covered || uncovered,
-                query_embedding, sources, null, null, modified_from, modified_before, key_prefix,
-                filter);
+                estimated || covered || uncovered, query_embedding, sources, null, null,
+                modified_from, modified_before, key_prefix, filter);
         end if;
         mode := case
             when expected <= exact_max then 'exact'
