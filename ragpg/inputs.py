@@ -29,17 +29,17 @@ _RANGES = {
 _LONGEST_SHOWN = 60
 # People copy paths and keys from a message, so those of a usual length stand there whole.
 _LONGEST_PATH = 300
+# Some 1,200 digits; Python writes no decimal of more than 4,300.
+_LONGEST_DECIMAL_BITS = 4000
+
+
+class _Repr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        return hex(x) if x.bit_length() > _LONGEST_DECIMAL_BITS else super().repr_int(x, level)
 
 
 # Stops at a depth and a length, where repr of a hostile value recurses or fills memory. It leaves
 # out the middle of a text, so that must lie beyond what is shown.
-class _Repr(reprlib.Repr):
-    def repr_int(self, x: int, level: int) -> str:
-        # Python writes no decimal of more than 4,300 digits.
-        return hex(x) if x.bit_length() > _LONGEST_DECIMAL else super().repr_int(x, level)
-
-
-_LONGEST_DECIMAL = 4000
 _REPR = _Repr()
 _REPR.maxlevel = 4
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _LONGEST_SHOWN

@@ -20,6 +20,7 @@ import typer
 from ragpg import errors
 from ragpg.cli import care, delete, documents, index, sync, worker
 from ragpg.cli.session import AsJson, Collection, Tenant, interrupted, with_client, with_collection
+from ragpg.inputs import without_middle
 from ragpg.types import Expansion
 
 if TYPE_CHECKING:
@@ -360,7 +361,6 @@ def main() -> None:
             raise
         notes = getattr(exc, "__notes__", ())
         said = "; ".join((str(exc).rstrip("."), *notes)) if notes else str(exc)
-        from ragpg.inputs import without_middle
         from ragpg.terminal import printable
 
         said = without_middle(printable(said), LONGEST_SAID)
